@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tests.compat.topics import create_topic
-from tests.support.cluster import Brokers, eventually
+from tests.support.cluster import Brokers
 from tests.support.transactors import ABORTED, AiokafkaTransactor, ConfluentTransactor, Source, Transactor, committed
+from tests.support.waiting import until
 
 PARTITIONS = 3
 RECORDS_PER_ROUND = 60
@@ -54,7 +55,7 @@ class Transactions:
 
         while not is_done():
             before = one.done
-            eventually(
+            until(
                 lambda: one.done > before or is_done(),  # noqa: B023  # called before the loop goes on
                 lambda: f"{one.name} goes on: {list(map(len, self._committed(one)))}, {one.restarts} restarts",
             )

@@ -8,7 +8,6 @@ than it reports.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +23,7 @@ from kafka.structs import OffsetAndMetadata
 from tests.compat.topics import create_topic, fresh
 from tests.support.clients.all import CLIENTS, KAFKAJS
 from tests.support.records import Record
+from tests.support.waiting import until
 
 PARTITIONS = 3
 RECORDS = 10
@@ -62,9 +62,7 @@ def busy(bootstrap: str, topic: str) -> Iterator[str]:
     name = fresh("busy-group")
     client = consumer(bootstrap, name, **{"client.id": "worker"})
     client.subscribe([topic])
-    deadline = time.monotonic() + 60
-    while client.poll(0.2) is None:
-        assert time.monotonic() < deadline, "the group does not begin"
+    until(lambda: client.poll(0.2), "the group reads")
     yield name
     client.close()
 

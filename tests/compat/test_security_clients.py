@@ -39,6 +39,7 @@ from tests.support.broker_process import PATIENCE_S
 from tests.support.pki import Authority
 from tests.support.ports import free_port
 from tests.support.secure import Secure
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 ADMIN_PASSWORD, PASSWORD, TOPIC = "admin-password", "alice-password", "rolled"
@@ -334,10 +335,7 @@ SHORT = ("librdkafka", "aiokafka", "kafka-python")
 
 def _roll(world: World, mechanism: str, names: tuple[str, ...], changes: int) -> None:
     running = {name: CLIENTS[name][0](world, mechanism) for name in names}
-    deadline = time.monotonic() + PATIENCE_S
-    while not all(one.sent_some() for one in running.values()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: all(one.sent_some() for one in running.values()), "every client sends")
     for _ in range(changes):
         for number in (0, 1):
             world.change_certificates(number)

@@ -12,10 +12,8 @@ import os
 import pty
 import re
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +21,7 @@ import pytest
 from headgate.broker.runtime.errors import InvalidError
 from headgate.broker.runtime.setting_kinds import parse_time_ms
 from tests.support import commands
-from tests.support.broker_process import HOST, ROOT, BrokerProcess
+from tests.support.broker_process import HOST, ROOT, BrokerProcess, broker_of_module
 from tests.support.clients.all import CLIENTS
 from tests.support.ports import free_port
 from tests.support.records import Record
@@ -33,15 +31,7 @@ TIMEOUT_S = 60.0
 JUDGE = CLIENTS["confluent"]
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    directory = tmp_path_factory.mktemp("cli")
-    with BrokerProcess(directory / "store", directory / "log") as running:
-        running.start()
-        with socket.create_connection((HOST, running.http_port)):
-            pass
-        yield running
-    running.check_output()
+broker = broker_of_module()
 
 
 def headgate(

@@ -16,7 +16,8 @@ import pytest
 from headgate.broker.cli import app
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import BrokerProcess
-from tests.support.cluster import Brokers, eventually
+from tests.support.cluster import Brokers
+from tests.support.waiting import until
 
 PATIENT = {
     "HEADGATE_CLUSTER_MEMBER_TIMEOUT_MS": "30s",
@@ -62,7 +63,7 @@ def test_every_command_at_any_broker(make_broker: BrokerFactory, tmp_path: Path,
         return False
 
     # A broker that is busier than the others from its start gets no partition of a new topic.
-    eventually(all_lead_some, "a new topic is divided among all brokers")
+    until(all_lead_some, "a new topic is divided among all brokers")
     for number, door in enumerate(doors, 1):
         lines = tmp_path / "lines"
         lines.write_text("".join(f"key-{line}:{number}-{line}\n" for line in range(100)))
@@ -95,7 +96,7 @@ def test_every_command_at_any_broker(make_broker: BrokerFactory, tmp_path: Path,
     led_by_3 = {one["topic"] for one in listed if one["broker_id"] == 3}
     assert "t" in led_by_3
     assert "broker 3 drained" in headgate(doors[1], "drain", "3")
-    eventually(lambda: 3 not in brokers.leads("t").values(), "the others lead everything")
+    until(lambda: 3 not in brokers.leads("t").values(), "the others lead everything")
     rows = [line.split("\t") for line in headgate(doors[2], "status", "--window", "0").splitlines()]
     # A busy machine is starved, which changes nothing here.
     states = {row[0]: row[-1].removesuffix(", starved") for row in rows if len(row) == 10 and row[0] in "123"}
@@ -109,7 +110,7 @@ def test_every_command_at_any_broker(make_broker: BrokerFactory, tmp_path: Path,
     assert drained == led_by_3, f"it says what was decided. rows=`{rows}`"
     # A dead address in front changes nothing.
     brokers.all[0].kill()
-    eventually(lambda: 1 not in brokers.leads("t").values(), "the others lead everything")
+    until(lambda: 1 not in brokers.leads("t").values(), "the others lead everything")
     both = f"{doors[0]},{doors[1]}"
     assert len(headgate(both, "consume", "t", "-b", "-e").splitlines()) == 300
     headgate(both, "produce", "t", str(lines))

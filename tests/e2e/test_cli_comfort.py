@@ -9,23 +9,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from tests.e2e.test_cli import TIMEOUT_S, environment, error_line, headgate, on_terminal
 from tests.support import commands
-from tests.support.broker_process import HOST, ROOT, BrokerProcess
+from tests.support.broker_process import HOST, ROOT, BrokerProcess, broker_of_module
 
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    directory = tmp_path_factory.mktemp("comfort")
-    with BrokerProcess(directory / "store", directory / "log") as running:
-        running.start()
-        yield running
-    running.check_output()
+broker = broker_of_module()
 
 
 def lines(broker: BrokerProcess, *arguments: str) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.support import commands
 from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.waiting import until
 
 TIMEOUT_S = 60.0
 RECORDS = 40
@@ -87,9 +87,7 @@ def test_list_and_describe(broker: BrokerProcess) -> None:
 def test_members_are_described(broker: BrokerProcess) -> None:
     client = consumer(broker, "read")
     client.subscribe(["a"])
-    deadline = time.monotonic() + TIMEOUT_S
-    while client.poll(0.2) is None:
-        assert time.monotonic() < deadline
+    until(lambda: client.poll(0.2), "the group reads")
     (shown,) = json.loads(headgate(broker, "describe", "read", "--json"))
     assert (shown["state"], shown["protocol"]) == ("Stable", "range")
     (member,) = shown["members"]

@@ -30,8 +30,9 @@ from tests.support import oracle
 from tests.support.batches import batch
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
-from tests.support.cluster import EXIT_FENCED, PATIENCE_S, Brokers, Clients, eventually
+from tests.support.cluster import EXIT_FENCED, PATIENCE_S, Brokers, Clients
 from tests.support.history import check_log, check_writer
+from tests.support.waiting import until
 from tests.support.wire import RawConnection
 from tests.support.writers import ConfluentWriter
 
@@ -51,7 +52,7 @@ def test_rounds(brokers: Brokers, report: Callable[[str], None]) -> None:
     draw = random.Random(f"{SEED}-cluster")
     brokers.start()
     create_topic(brokers.bootstrap, "t", PARTITIONS)
-    eventually(lambda: set(brokers.leads("t").values()) == {1, 2, 3}, "a new topic is spread over the brokers")
+    until(lambda: set(brokers.leads("t").values()) == {1, 2, 3}, "a new topic is spread over the brokers")
     took: list[float] = []
     with Clients(brokers, "t", PARTITIONS) as clients:
         rounds = int(os.environ.get("HEADGATE_CLUSTER_ROUNDS", "5"))
@@ -83,7 +84,7 @@ def end(brokers: Brokers, how: str, victim: BrokerProcess) -> None:
         assert exit_code == 0, f"SIGTERM did not end the broker cleanly. exit=`{exit_code}`\n{victim.log_tail()}"
     else:
         victim.signal(signal.SIGSTOP)
-        eventually(lambda: brokers.number(victim) not in brokers.metadata(brokers.others(victim)).brokers, "the others replaced it")
+        until(lambda: brokers.number(victim) not in brokers.metadata(brokers.others(victim)).brokers, "the others replaced it")
         victim.signal(signal.SIGCONT)
         assert victim.wait_exit(PATIENCE_S) == EXIT_FENCED, f"a broker that was replaced goes on\n{victim.log_tail()}"
 
@@ -103,7 +104,7 @@ def test_positions_survive_the_coordinator(brokers: Brokers) -> None:
         # librdkafka does not name the coordinator; the broker that leads most of the groups' partitions stands for it.
         victim = brokers.all[max(set(leads.values()), key=list(leads.values()).count) - 1]
         victim.kill()
-        eventually(partial(leads_nothing, brokers, brokers.number(victim)), "the partitions were taken over")
+        until(partial(leads_nothing, brokers, brokers.number(victim)), "the partitions were taken over")
         reader = Consumer(settings)
         try:
             assert reader.committed([TopicPartition("t", 0)], timeout=30)[0].offset == number
@@ -157,7 +158,7 @@ def test_segments_change_by_hand(brokers: Brokers, report: Callable[[str], None]
     create_topic(brokers.bootstrap, "t", PARTITIONS)
     writer = ConfluentWriter(brokers.bootstrap, "t", PARTITIONS, 0, idempotent=True, codec="none")
     writer.start()
-    eventually(lambda: all(len(writer.sent.acks.get(number, ())) > 20 for number in range(PARTITIONS)), "every partition acks")
+    until(lambda: all(len(writer.sent.acks.get(number, ())) > 20 for number in range(PARTITIONS)), "every partition acks")
     kinds = control_pb2.ReshardRequest
     for _ in range(3):
         first = brokers.segments("t")[0]
@@ -173,7 +174,7 @@ def test_segments_change_by_hand(brokers: Brokers, report: Callable[[str], None]
         first, second = brokers.segments("t")[:2]
         (merged,) = brokers.control("Reshard", kinds(merge=kinds.Merge(segment_id=first.id, next_segment_id=second.id))).segments
         assert (merged.first_partition, merged.end_partition, merged.broker_id) == (0, second.end_partition, target)
-        eventually(partial(leads_first, brokers, target), "all know it")
+        until(partial(leads_first, brokers, target), "all know it")
     decisions = brokers.describe().decisions
     writer.stop()
     writer.join(PATIENCE_S)

@@ -21,10 +21,11 @@ from headgate.broker.engine.base import keys
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, BrokerProcess
-from tests.support.cluster import Brokers, Clients, eventually
+from tests.support.cluster import Brokers, Clients
 from tests.support.s3_proxy import S3Proxy
 from tests.support.s3_server import S3Server
 from tests.support.skewed_broker import set_clock, use_clock
+from tests.support.waiting import until
 
 PARTITIONS = 3
 HOUR_S = 3600
@@ -116,7 +117,7 @@ def test_a_clock_that_jumps(make_broker: BrokerFactory, tmp_path: Path) -> None:
         # The pause is long enough for a lease that trusts the clock to expire.
         set_clock(clocks[leader], -HOUR_S)
         time.sleep(4)
-        eventually(lambda: difference_s(brokers.all[leader]) > HOUR_S / 2, "the metric shows the jump")
+        until(lambda: difference_s(brokers.all[leader]) > HOUR_S / 2, "the metric shows the jump")
         clients.acked_in_all(5)
         wrong = clients.judge()
     assert not wrong, "\n".join(wrong[:20])
@@ -163,7 +164,7 @@ def store_in_trouble(make: BrokerFactory, s3: S3Server, report: Report, how: str
                 report(
                     f"store with {how} answers for {seconds:g} s: all partitions ack {time.monotonic() - began:.1f} s afterwards"
                 )
-                eventually(lambda: members(brokers) == before, "everybody who lives is a member, and none was replaced")
+                until(lambda: members(brokers) == before, "everybody who lives is a member, and none was replaced")
                 wrong = clients.judge()
         finally:
             for broker in brokers.all:

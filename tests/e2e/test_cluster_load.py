@@ -15,7 +15,8 @@ import pytest
 
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
-from tests.support.cluster import Brokers, Clients, eventually
+from tests.support.cluster import Brokers, Clients
+from tests.support.waiting import until
 
 HOT = 2
 """Partitions with writers: the first ones of the first segment."""
@@ -47,12 +48,12 @@ def follow(brokers: Brokers, clients: Clients, report: Callable[[str], None]) ->
         clients.check()
         return [row.why for row in brokers.describe().decisions if row.kind == kind and not row.under_way and not row.error]
 
-    eventually(lambda: bool(decided("split")), "the hot segment is split")
-    eventually(lambda: any(row.end_partition < HOT for row in brokers.segments("t")), "a segment ends between the busy partitions")
+    until(lambda: bool(decided("split")), "the hot segment is split")
+    until(lambda: any(row.end_partition < HOT for row in brokers.segments("t")), "a segment ends between the busy partitions")
     clients.acked_in_all(20)
     for writer in clients.writers:
         writer.pause_s = CALM_PAUSE_S
-    eventually(lambda: bool(decided("merge")), "quiet neighbours are merged")
+    until(lambda: bool(decided("merge")), "quiet neighbours are merged")
     clients.acked_in_all(4)
     for kind in ("split", "merge"):
         report(f"load: {decided(kind)[-1]}")

@@ -34,6 +34,7 @@ from headgate.pipelines.columns.task_division import Bucket, Buckets, Limits
 from headgate.pipelines.extents import Written
 from headgate.pipelines.spark_rows import ARROW, SPARK, Counts, Job, Rows, load, records
 from headgate.pipelines.work import RowWork, Work, work_and_counts
+from tests.support.errors import raises
 from tests.support.in_process import (
     PARTITIONS,
     Found,
@@ -293,9 +294,8 @@ def test_a_full_disk_for_rows_on_their_way_is_told(
     spec = tasks.Spec(source.query, PARTITIONS, (), 1)
     into = Buckets((Bucket(tuple(range(PARTITIONS)), 1),), dict.fromkeys(range(PARTITIONS), 0), {})
     monkeypatch.setattr(tempfile, "mkstemp", lambda **_: (os.open("/dev/full", os.O_WRONLY), "/dev/full"))
-    with pytest.raises(RetryError, match=f"full: make room.*spark.local.dir.*directory=`{tmp_path}`") as raised:
+    with raises(RetryError, Reason.STORE_FULL, f"full: make room.*spark.local.dir.*directory=`{tmp_path}`"):
         list(writing.exchange(spec, into, source.pieces, str(tmp_path)))
-    assert raised.value.reason is Reason.STORE_FULL
 
 
 def test_a_large_stretch_of_which_no_row_passes(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -588,16 +588,14 @@ def test_a_time_out_of_range_is_named_with_its_place(spark: SparkSession, tmp_pa
     count = 2 * tasks.SAMPLED_ROWS
     times = [(1 << 62) if number == count - 7 else 5 for number in range(count)]
     write(path, user=pa.array(["a"] * count), payload=pa.array([b"1"] * count), at=pa.array(times, pa.int64()))
-    with pytest.raises(InvalidError, match=rf"no value for a row.* file=`{path}` row_group=`0` row=`{count - 7}`") as raised:
+    with raises(InvalidError, Reason.INVALID_RECORD, rf"no value for a row.* file=`{path}` row_group=`0` row=`{count - 7}`"):
         work_and_counts(spark, rows_of(spark, path.parent, event_time="timestamp_millis(at)"), PARTITIONS)
-    assert raised.value.reason is Reason.INVALID_RECORD
 
 
 def test_null_times_are_counted(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "lake" / "a.parquet", at=pa.array([1, None], pa.timestamp("us", tz="UTC")))
-    with pytest.raises(InvalidError, match=r"event time of some rows is null.*rows=`1` of=`2`") as raised:
+    with raises(InvalidError, Reason.INVALID_RECORD, r"event time of some rows is null.*rows=`1` of=`2`"):
         work_and_counts(spark, rows_of(spark, tmp_path / "lake"), PARTITIONS)
-    assert raised.value.reason is Reason.INVALID_RECORD
 
 
 NESTED = """

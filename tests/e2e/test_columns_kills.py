@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from headgate.pipelines.columns import job as columns_job
 from headgate.pipelines.progress import Phase, Progress
 from headgate.pipelines.spark_rows import ARROW
 from tests.e2e.test_flood import gates
-from tests.support.broker_process import HOST, ROOT, BrokerProcess
+from tests.support.broker_process import HOST, ROOT, BrokerProcess, broker_of_module
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import Event, events, expected, write
 
@@ -46,13 +46,7 @@ TASK_BYTES = 16 << 10
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    place = tmp_path_factory.mktemp("kills")
-    with BrokerProcess(place / "store", place / "broker.log") as one:
-        one.start()
-        yield one
-    one.check_output()
+broker = broker_of_module()
 
 
 @pytest.fixture(scope="module")

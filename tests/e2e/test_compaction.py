@@ -22,6 +22,7 @@ from tests.conftest import BrokerFactory
 from tests.support import maven
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.mixed_topic import ENV
+from tests.support.waiting import until
 
 PARTITIONS = 2
 KEYS = 40
@@ -117,11 +118,12 @@ def test_consumers_see_the_last_value_of_every_key(
     asyncio.run(_drop_markers(broker, topic))
     # In the end only the last record of each key is left, and the table has the same.
     table = load_catalog("headgate", type="rest", uri=f"http://{HOST}:{broker.http_port}/iceberg").load_table(("headgate", topic))
-    deadline = time.monotonic() + 2 * PATIENCE_S
     last = sorted((key.encode(), value.encode()) for key, value in expected.items())
-    while (rows := sorted((row["key"], row["value"] or b"") for row in table.refresh().scan().to_arrow().to_pylist())) != last:
-        assert time.monotonic() < deadline, f"the topic is not compacted. rows=`{rows}`\n{broker.log_tail()}"
-        time.sleep(0.2)
+
+    def rows() -> list[tuple[bytes, bytes]]:
+        return sorted((row["key"], row["value"] or b"") for row in table.refresh().scan().to_arrow().to_pylist())
+
+    until(lambda: rows() == last, lambda: f"the topic is compacted. rows=`{rows()}`\n{broker.log_tail()}", 2 * PATIENCE_S)
     assert read(broker, topic) == {key: (1, value) for key, value in expected.items()}
     assert last_values(broker, topic) == expected
     answers: list[KafkaError] = []

@@ -23,7 +23,8 @@ from tests.conftest import BrokerFactory
 from tests.support import oracle
 from tests.support.batches import batch
 from tests.support.broker_process import HOST, BrokerProcess
-from tests.support.cluster import CONTROL, PATIENCE_S, Brokers, eventually
+from tests.support.cluster import CONTROL, PATIENCE_S, Brokers
+from tests.support.waiting import until
 from tests.support.wire import RawConnection
 
 NONE, NOT_LEADER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH = 0, 6, 74, 75
@@ -67,7 +68,7 @@ class Partition:
             leads = broker_id > 0 and self.brokers.all[broker_id - 1].running
             return leads and self.list_latest(self.brokers.all[broker_id - 1], epoch)[0] == NONE
 
-        eventually(agree, "all agree on the lead")
+        until(agree, "all agree on the lead")
         broker_id, epoch = self.lead(running[0])
         return self.brokers.all[broker_id - 1], epoch
 
@@ -174,7 +175,7 @@ def test_leads_and_epochs_are_told_truly(make_broker: BrokerFactory, tmp_path: P
     change(Kinds(move=Kinds.Move(segment_id=segments()[0].id, broker_id=home)))  # one incarnation, two epochs, another between them
     victim, epoch = partition.settle()
     victim.kill()
-    eventually(lambda: partition.settle()[1] > epoch, "another one leads")
+    until(lambda: partition.settle()[1] > epoch, "another one leads")
     partition.judge()
     partition.write(1)
     victim.start()

@@ -20,9 +20,10 @@ from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support import commands
 from tests.support.broker_process import HOST, BrokerProcess
-from tests.support.cluster import Brokers, Clients, eventually, s3_doors
+from tests.support.cluster import Brokers, Clients, s3_doors
 from tests.support.network import Network
 from tests.support.s3_server import MotoServer
+from tests.support.waiting import until
 
 LEADER_S, STORE_S = 1.2, 0.3
 """Delay of each way. A commit takes several of them."""
@@ -85,14 +86,14 @@ def run(brokers: Brokers, network: Network, report: Callable[[str], None]) -> No
         assert drained.terminate() == 0
         network.delay({str(brokers.number(leader)): LEADER_S})
         drained.spawn()
-        eventually(lambda: len(brokers.metadata(leader.bootstrap).brokers) == len(brokers.all), "a far broker joins")
+        until(lambda: len(brokers.metadata(leader.bootstrap).brokers) == len(brokers.all), "a far broker joins")
         clients.acked_in_all(5)
         brokers.revive()
         assert not brokers.revived, "no far broker was replaced"
         network.delay({"store": STORE_S})
         clients.acked_in_all(3)
         for order in (split, move, merge):
-            eventually(order, f"the leader takes an order to {order.__name__}")
+            until(order, f"the leader takes an order to {order.__name__}")
         assert headgate("drain", str(brokers.number(drained)))
         clients.acked_in_all(3)
         ends(drained)

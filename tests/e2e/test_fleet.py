@@ -32,6 +32,7 @@ from tests.support.broker_process import HOST
 from tests.support.children import children
 from tests.support.clients.all import CLIENTS
 from tests.support.history import check_log, check_writer
+from tests.support.waiting import until
 from tests.support.writers import ConfluentWriter
 
 __all__ = ["spawn"]
@@ -52,11 +53,8 @@ def brokers_of(running: Running) -> dict[int, int]:
 
 
 def eventually(question: Callable[[], bool], what: str, running: Running) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not question():
-        assert running.process.poll() is None, f"it ended\n{running.out}\n{running.err}"
-        assert time.monotonic() < deadline, f"it does not come true: {what}\n{running.err}"
-        time.sleep(0.05)
+    until(lambda: running.process.poll() is not None or question(), lambda: f"{what}\n{running.err}")
+    assert running.process.poll() is None, f"it ended\n{running.out}\n{running.err}"
 
 
 class Fleet:

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,10 +34,11 @@ from headgate.pipelines.progress import Phase, Progress
 from headgate.pipelines.session import LazySession
 from headgate.pipelines.verify import verify
 from tests.support import commands
-from tests.support.broker_process import HOST, ROOT, BrokerProcess
+from tests.support.broker_process import HOST, ROOT, BrokerProcess, broker_of_module
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import Event, as_json, events, expected, read_json, write
 from tests.support.records import Read, Record
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,13 +51,7 @@ TIMEOUT_S = 280
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    place = tmp_path_factory.mktemp("flood")
-    with BrokerProcess(place / "store", place / "broker.log") as one:
-        one.start()
-        yield one
-    one.check_output()
+broker = broker_of_module()
 
 
 @pytest.fixture(scope="module")
@@ -859,10 +853,7 @@ def test_a_dead_job_s_gate_ends_by_itself(broker: BrokerProcess, source: tuple[P
     with pytest.raises(RetryError, match="other rows"):
         run(backfill, lazy)
     asyncio.run(ask(1000, opened=True))
-    deadline = time.monotonic() + TIMEOUT_S / 2
-    while gates(broker, "dead")[0].state is GateState.OPEN:
-        assert time.monotonic() < deadline, "the gate of a dead job was never released"
-        time.sleep(0.2)
+    until(lambda: gates(broker, "dead")[0].state is not GateState.OPEN, "the gate of a dead job is released")
     assert run(backfill, lazy).gate_id == "d"
     assert content(read(broker, "dead")) == expected(rows, PARTITIONS)
 

@@ -14,8 +14,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -37,9 +35,10 @@ from headgate.pipelines.session import LazySession
 from tests.e2e.test_flood import PARTITIONS, TIMEOUT_S, cluster, content, create, gates, read
 from tests.e2e.test_flood_ended import read_until
 from tests.support import commands
-from tests.support.broker_process import HOST, ROOT, BrokerProcess
+from tests.support.broker_process import HOST, ROOT, BrokerProcess, broker_of_module
 from tests.support.s3_server import S3Server
 from tests.support.signals import python
+from tests.support.waiting import until
 
 FILES, ROWS = 4, 3000
 ALLOWED = "history_unreadable"
@@ -69,13 +68,7 @@ def write(path: Path, *, files: int = FILES, rows: int = ROWS, together: bool = 
     return path
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    place = tmp_path_factory.mktemp("adopted")
-    with BrokerProcess(place / "store", place / "broker.log", env=FAST) as one:
-        one.start()
-        yield one
-    one.check_output(allowed=ALLOWED)
+broker = broker_of_module(env=FAST, allowed=ALLOWED)
 
 
 @pytest.fixture(scope="module")
@@ -242,12 +235,6 @@ def opened(pid: int) -> set[str]:
     return found
 
 
-def until(broker: BrokerProcess, what: Callable[[], object]) -> None:
-    while not what():
-        broker.check_alive()
-        time.sleep(0.001)
-
-
 def test_folds_that_are_killed_lose_nothing(broker: BrokerProcess, tmp_path: Path) -> None:
     """The process of the fold is killed while it has the last file open, or later; the broker when the first file is written."""
     source = write(tmp_path / "events", files=3, rows=6_000, width=4000)
@@ -265,13 +252,13 @@ def test_folds_that_are_killed_lose_nothing(broker: BrokerProcess, tmp_path: Pat
         last = {one.name for one in kept() if one.name.endswith("2.parquet")}
         return any(opened(pid) & last for pid in broker.children("file_fold_process"))
 
-    until(broker, lambda: made() or is_late())
+    until(lambda: made() or is_late(), broker.log_tail)
     broker.kill_children("file_fold_process")
-    until(broker, made)
+    until(made, broker.log_tail)
     broker.kill()
     broker.start()
     assert content(read(broker, "folded")) == wanted
-    until(broker, lambda: not kept())
+    until(lambda: not kept(), broker.log_tail)
     assert content(read(broker, "folded")) == wanted
     said = headgate(broker, "store", "check", "--deep", "--store", str(broker.store))
     assert "whole: " in said, said
@@ -284,7 +271,7 @@ def test_folds_that_are_killed_lose_nothing(broker: BrokerProcess, tmp_path: Pat
         assert mine.column("offset").to_pylist() == list(range(len(part)))
         assert [*zip(mine.column("key").to_pylist(), mine.column("value").to_pylist(), strict=True)] == [one[1:] for one in part]
     assert json.loads(table.properties["headgate.offsets"]) == {str(number): [[0, len(part)]] for number, part in wanted.items()}
-    until(broker, lambda: len(made()) <= 2 * PARTITIONS)
+    until(lambda: len(made()) <= 2 * PARTITIONS, broker.log_tail)
 
 
 def test_a_source_that_is_written_over_is_not_served(broker: BrokerProcess, tmp_path: Path) -> None:
@@ -348,8 +335,7 @@ def test_a_flood_that_ends_early_leaves_nothing(broker: BrokerProcess, tmp_path:
         cwd=ROOT, env=environment(broker), text=True, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         read_until(process, "opening")
-        while len(pins(broker)) <= len(before) and process.poll() is None:
-            time.sleep(0.001)
+        until(lambda: len(pins(broker)) > len(before) or process.poll() is not None, "files are adopted", pause_s=0.001)
         os.kill(process.pid, number)
         process.communicate(timeout=TIMEOUT_S)
     if number is signal.SIGKILL:
@@ -361,9 +347,7 @@ def test_a_flood_that_ends_early_leaves_nothing(broker: BrokerProcess, tmp_path:
     rows = sum(map(len, read(broker, topic).values()))
     assert rows in (0, 60 * ROWS)
     if not rows:
-        while len(pins(broker)) > len(before):
-            broker.check_alive()
-            time.sleep(0.05)
+        until(lambda: len(pins(broker)) <= len(before), "nothing is left")
 
 
 def test_files_of_a_bucket_are_copied_within_it(s3_server: S3Server, tmp_path: Path) -> None:
@@ -395,6 +379,6 @@ def test_files_of_a_bucket_are_copied_within_it(s3_server: S3Server, tmp_path: P
             keys = client.list_objects_v2(Bucket=bucket, Prefix="store/topics/").get("Contents", [])
             return any("/adopted/" in key["Key"] for key in keys)
 
-        until(one, lambda: not kept())
+        until(lambda: not kept(), one.log_tail)
         assert content(read(one, "copied")) == wanted
     one.check_output()

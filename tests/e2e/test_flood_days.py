@@ -31,7 +31,7 @@ from headgate.pipelines.floods.spans import TimeSpan, spans_of
 from headgate.pipelines.follower import Follower
 from headgate.pipelines.progress import Phase, Progress
 from headgate.pipelines.spark_rows import ARROW
-from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.broker_process import HOST, BrokerProcess, broker_of_module
 from tests.support.clients.all import CLIENTS
 from tests.support.floods import flood
 from tests.support.records import Read
@@ -51,13 +51,7 @@ SLOW_DAY = f"if(number div {ROWS} = 1, concat(value, java_method('java.lang.Thre
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    place = tmp_path_factory.mktemp("days")
-    with BrokerProcess(place / "store", place / "broker.log") as one:
-        one.start()
-        yield one
-    one.check_output()
+broker = broker_of_module()
 
 
 @pytest.fixture

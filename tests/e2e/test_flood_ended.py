@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from tests.support.broker_process import ROOT, BrokerProcess
 from tests.support.children import children
 from tests.support.flood_sources import Event
 from tests.support.signals import python
+from tests.support.waiting import until
 
 __all__ = ["broker", "source"]
 
@@ -97,14 +97,15 @@ def read_until(process: subprocess.Popen[str], phase: str) -> None:
 
 def wait_for_java(process: subprocess.Popen[str]) -> int:
     """Wait until a descendant of this process is Spark's JVM itself, not the JVM of its launcher. Returns its id."""
-    deadline = time.monotonic() + TIMEOUT_S / 2
-    while True:
+
+    def found() -> int | None:
         assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline, "there never was a JVM"
         for pid, command in descendants(process.pid).items():
             if "java" in command and "deploy.SparkSubmit" in command and "launcher.Main" not in command:
                 return pid
-        time.sleep(0.02)
+        return None
+
+    return until(found, "there is a JVM") or 0
 
 
 def descendants(pid: int) -> dict[int, str]:

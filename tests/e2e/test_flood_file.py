@@ -14,10 +14,9 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,9 @@ import yaml
 
 from headgate.broker.cli.flood_file import Cluster
 from tests.support import commands
-from tests.support.broker_process import HOST, PATIENCE_S, ROOT, BrokerProcess
+from tests.support.broker_process import HOST, PATIENCE_S, ROOT, BrokerProcess, broker_of_module
 from tests.support.clients.all import CLIENTS
+from tests.support.waiting import until
 
 PAGE = ROOT / "pipelines" / "orchestrators.md"
 DAYS = ("2026-01-01", "2026-01-02")
@@ -63,13 +63,7 @@ ONE, NEVER = "{min: 1, max: 1}", "{min: 2, max: 2, wait: 1h}"
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    place = tmp_path_factory.mktemp("flood")
-    with BrokerProcess(place / "store", place / "broker.log") as one:
-        one.start()
-        yield one
-    one.check_output()
+broker = broker_of_module()
 
 
 @pytest.fixture(scope="module")
@@ -114,13 +108,6 @@ class Flood:
     def values(self) -> list[str]:
         found = CLIENTS["confluent"].consume(self.broker.bootstrap, self.name, range(PARTITIONS))
         return sorted(row.value.decode() for rows in found.values() for row in rows)
-
-
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 EXPECTED = sorted(f"{day} {row}" for day in DAYS for row in range(ROWS))
@@ -185,7 +172,7 @@ def test_an_end_before_brokers_came_leaves_nothing(
     """No second broker ever comes, so the command never ends by itself."""
     flood = Flood(broker, directory, tmp_path, f"short-{number.name}".lower().replace("-", "_"), NEVER)
     with commands.begun(flood.arguments, flood.environment) as command:
-        eventually(lambda: f": {phase}" in command.errors(), phase)
+        until(lambda: f": {phase}" in command.errors(), phase)
         if phase != "planning":
             assert flood.reservations() == [2]
         command.process.send_signal(number)
@@ -193,7 +180,7 @@ def test_an_end_before_brokers_came_leaves_nothing(
         errors, said = command.errors(), command.output()
     if number is signal.SIGKILL:
         assert code == -signal.SIGKILL
-        eventually(lambda: not flood.reservations(), "the reservation ends by its own time")
+        until(lambda: not flood.reservations(), "the reservation ends by its own time")
     else:
         assert (code, said) == (130, "") and "Traceback" not in errors, errors
         sentence = errors.splitlines()[-1].removeprefix("headgate flood run: ")
@@ -211,7 +198,7 @@ def test_an_end_of_the_load_is_made_good_by_the_next_run(
     """A signal that comes when all is done has nothing to end."""
     flood = Flood(broker, directory, tmp_path, f"ended_{phase}")
     with commands.begun(flood.arguments, flood.environment) as command:
-        eventually(lambda: f"{phase} 2026" in command.errors() or command.process.poll() is not None, phase)
+        until(lambda: f"{phase} 2026" in command.errors() or command.process.poll() is not None, phase)
         command.process.send_signal(number)
         code = command.process.wait(PATIENCE_S)
         errors = command.errors()
@@ -222,7 +209,7 @@ def test_an_end_of_the_load_is_made_good_by_the_next_run(
     done = flood.run()
     assert done.returncode == 0, done.stderr
     assert flood.values() == EXPECTED, "each row once"
-    eventually(lambda: not flood.reservations(), "the reservation of a killed command ends by its own time")
+    until(lambda: not flood.reservations(), "the reservation of a killed command ends by its own time")
 
 
 def test_the_blocks_of_the_page_run(

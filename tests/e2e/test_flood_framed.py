@@ -32,7 +32,7 @@ from headgate.pipelines.framing.declared import Framing
 from headgate.pipelines.session import LazySession
 from tests.e2e.test_flood import TIMEOUT_S, cluster, content, create, gates, read
 from tests.support import registry as support
-from tests.support.broker_process import ROOT, BrokerProcess
+from tests.support.broker_process import ROOT, BrokerProcess, broker_of_module
 from tests.support.registry import FakeRegistry, proto_descriptor
 from tests.support.signals import python
 
@@ -42,13 +42,7 @@ T0 = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    place = tmp_path_factory.mktemp("framed")
-    with BrokerProcess(place / "store", place / "broker.log") as one:
-        one.start()
-        yield one
-    one.check_output()
+broker = broker_of_module()
 
 
 @pytest.fixture(scope="module")

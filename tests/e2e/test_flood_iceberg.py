@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -58,7 +58,7 @@ from headgate.pipelines.iceberg_table import check_tasks, read_snapshot
 from headgate.pipelines.rows import rows_of
 from headgate.pipelines.session import LazySession
 from headgate.pipelines.spark_rows import ARROW, Rows, records
-from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.broker_process import HOST, BrokerProcess, broker_of_module
 from tests.support.clients.all import CLIENTS
 
 if TYPE_CHECKING:
@@ -108,14 +108,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return Lake(tmp_path_factory.mktemp("lake"))
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    place = tmp_path_factory.mktemp("iceberg")
-    with BrokerProcess(place / "store", place / "broker.log") as one:
-        one.start()
-        one.wait_ready()
-        yield one
-    one.check_output()
+broker = broker_of_module()
 
 
 def numbers(broker: BrokerProcess, topic: str) -> list[int]:

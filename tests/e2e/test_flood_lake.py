@@ -32,7 +32,7 @@ from headgate.broker.log.partitioner import partition_for_key
 from headgate.pipelines.follower import Follower
 from tests.e2e.test_flood_ended import read_until
 from tests.support import commands
-from tests.support.broker_process import HOST, ROOT, BrokerProcess
+from tests.support.broker_process import HOST, ROOT, BrokerProcess, broker_of_module
 from tests.support.clients.all import CLIENTS
 from tests.support.floods import CHECKS, flood
 from tests.support.records import Read
@@ -101,13 +101,7 @@ def by_spark(spark: SparkSession) -> Write:
     return write
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    place = tmp_path_factory.mktemp("month")
-    with BrokerProcess(place / "store", place / "broker.log") as one:
-        one.start()
-        yield one
-    one.check_output()
+broker = broker_of_module()
 
 
 @pytest.fixture(scope="module", params=["columns", pytest.param("row", marks=[pytest.mark.slow])])

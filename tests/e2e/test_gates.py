@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,12 @@ from headgate.broker.runtime.errors import InvalidError, Reason
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
+from tests.support.errors import raises
 from tests.support.history import check_writer
 from tests.support.history_files import FIRST_MS, expected, rows_of, upload
-from tests.support.places import READERS, PlacedReader
 from tests.support.records import Record
-from tests.support.writers import ConfluentWriter
+from tests.support.waiting import until_async
+from tests.support.writers import READERS, ConfluentWriter, Reader
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")  # grpc.aio has one poller for the process
 
@@ -42,13 +42,6 @@ PATIENCE_S = 60.0
 
 def address(broker: BrokerProcess) -> str:
     return f"{HOST}:{broker.grpc_port}"
-
-
-async def eventually(question: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not question():
-        assert time.monotonic() < deadline, f"it does not come true: {what}"
-        await asyncio.sleep(0.05)
 
 
 def read_all(broker: BrokerProcess, topic: str, partitions: int = PARTITIONS) -> dict[int, list[tuple[int, bytes]]]:
@@ -76,14 +69,14 @@ def offset_at(broker: BrokerProcess, topic: str, partition: int, timestamp_ms: i
         consumer.close()
 
 
-def start_readers(broker: BrokerProcess, topic: str, place: str) -> list[PlacedReader]:
+def start_readers(broker: BrokerProcess, topic: str, place: str) -> list[Reader]:
     readers = [reader(broker.bootstrap, topic, PARTITIONS, place) for reader in READERS]  # type: ignore[arg-type]
     for reader in readers:
         reader.start()
     return readers
 
 
-async def stop(*running: PlacedReader | ConfluentWriter) -> None:
+async def stop(*running: Reader | ConfluentWriter) -> None:
     for one in running:
         one.stop()
     for one in running:
@@ -94,7 +87,7 @@ async def start_writer(broker: BrokerProcess, topic: str) -> ConfluentWriter:
     writer = ConfluentWriter(broker.bootstrap, topic, PARTITIONS, 0, idempotent=True, codec="lz4")
     writer.pause_s = 0.01
     writer.start()
-    await eventually(lambda: writer.sent.acked_count > 50, "the producer writes")
+    await until_async(lambda: writer.sent.acked_count > 50, "the producer writes")
     return writer
 
 
@@ -105,20 +98,20 @@ async def test_history_comes_before_what_is_live(make_broker: BrokerFactory) -> 
         await admin.create_topic("t", PARTITIONS)
         writer = await start_writer(broker, "t")
         at_end = start_readers(broker, "t", "latest")
-        await eventually(lambda: all(reader.count for reader in at_end), "consumers at the end are shown live records")
+        await until_async(lambda: all(reader.count for reader in at_end), "consumers at the end are shown live records")
 
         gate = await gates.open("t", [4000, 3000], gate_id="flood")
         assert gate.state is GateState.OPEN and [one.end_offset - one.base_offset for one in gate.windows] == [4000, 3000]
         before = {one.partition: one.base_offset for one in gate.windows}
         counts = [reader.count for reader in at_end]
-        await eventually(
+        await until_async(
             lambda: all(reader.count > count + 100 for reader, count in zip(at_end, counts, strict=True)), "the end does not wait"
         )
         from_start = start_readers(broker, "t", "earliest")
         later = start_readers(broker, "t", "latest")
         wanted = sum(before.values())
-        await eventually(lambda: all(reader.count == wanted for reader in from_start), "they come to the window")
-        await eventually(lambda: all(reader.count > 100 for reader in later), "who begins at the end does not see the gate")
+        await until_async(lambda: all(reader.count == wanted for reader in from_start), "they come to the window")
+        await until_async(lambda: all(reader.count > 100 for reader in later), "who begins at the end does not see the gate")
         assert all(reader.count == wanted for reader in from_start), "nobody passes an open window"
 
         refs = await asyncio.to_thread(upload, gate, files=3)
@@ -128,7 +121,7 @@ async def test_history_comes_before_what_is_live(make_broker: BrokerFactory) -> 
         await stop(writer)
         whole = read_all(broker, "t")
         total = sum(map(len, whole.values()))
-        await eventually(lambda: all(reader.count == total for reader in from_start), "they read to the end")
+        await until_async(lambda: all(reader.count == total for reader in from_start), "they read to the end")
         await stop(*at_end, *from_start, *later)
         history = expected(gate)
         for partition, log in whole.items():
@@ -161,11 +154,11 @@ async def test_the_end_of_a_quiet_topic(make_broker: BrokerFactory) -> None:
         await admin.create_topic("floods", PARTITIONS)
         await asyncio.to_thread(produce)
         at_end = start_readers(broker, "t", "earliest")
-        await eventually(lambda: all(reader.count == 6 for reader in at_end), "they come to the end")
+        await until_async(lambda: all(reader.count == 6 for reader in at_end), "they come to the end")
         first = await gates.open("floods", [40, 30], gate_id="first")
         await gates.fill("floods", "first", await asyncio.to_thread(upload, first))
         followers = start_readers(broker, "floods", "earliest")
-        await eventually(lambda: all(reader.count == 70 for reader in followers), "they come to the end")
+        await until_async(lambda: all(reader.count == 70 for reader in followers), "they come to the end")
 
         gate = await gates.open("t", [40, 30], gate_id="flood")
         await gates.fill("t", "flood", await asyncio.to_thread(upload, gate))
@@ -175,9 +168,9 @@ async def test_the_end_of_a_quiet_topic(make_broker: BrokerFactory) -> None:
         whole = await asyncio.to_thread(read_all, broker, "t")
         assert [len(log) for log in whole.values()] == [46, 36]
         live = {partition: [one for one in log if one[1] == b"live"] for partition, log in whole.items()}
-        await eventually(lambda: all(reader.seen == live for reader in at_end), "they are shown the live records")
+        await until_async(lambda: all(reader.seen == live for reader in at_end), "they are shown the live records")
         floods = await asyncio.to_thread(read_all, broker, "floods")
-        await eventually(lambda: all(reader.seen == floods for reader in followers), "they are shown both floods")
+        await until_async(lambda: all(reader.seen == floods for reader in followers), "they are shown both floods")
         await stop(*at_end, *followers)
         assert all(reader.seen == live for reader in at_end), "and nothing else"
 
@@ -193,7 +186,7 @@ async def test_a_topic_is_empty_at_first(make_broker: BrokerFactory) -> None:
         assert [(one.base_offset, one.end_offset) for one in gate.windows] == [(0, 500), (0, 0)]
         assert watermarks(broker, "t", 0) == (0, 500)
         writer = await start_writer(broker, "t")
-        await eventually(lambda: all(reader.seen[0] and reader.seen[1] for reader in at_end), "the end does not wait")
+        await until_async(lambda: all(reader.seen[0] and reader.seen[1] for reader in at_end), "the end does not wait")
         assert all(not reader.seen[0] for reader in from_start)
         # A look-up by time finds present records, and does not wait for later ones.
         assert offset_at(broker, "t", 0, FIRST_MS) == 500
@@ -202,7 +195,7 @@ async def test_a_topic_is_empty_at_first(make_broker: BrokerFactory) -> None:
         await stop(writer)
         whole = read_all(broker, "t")
         assert [offset for offset, _ in whole[0][:401]] == [*range(400), 500], "rows that did not come are a gap"
-        await eventually(lambda: all(reader.seen[0] == whole[0] for reader in from_start), "they step over the gap")
+        await until_async(lambda: all(reader.seen[0] == whole[0] for reader in from_start), "they step over the gap")
         await stop(*from_start, *at_end)
         for reader in at_end:
             assert reader.seen[0] == whole[0][400:]
@@ -221,19 +214,17 @@ async def test_released_and_expired_gates_are_stepped_over(make_broker: BrokerFa
         released = await gates.release("t", "a")
         assert released.state is GateState.RELEASED and released.released_by == "asked"
         assert await gates.release("t", "a") == released
-        with pytest.raises(InvalidError) as caught:
+        with raises(InvalidError, Reason.GATE_CONFLICT):
             await gates.fill("t", "a", await asyncio.to_thread(upload, first))
-        assert caught.value.reason is Reason.GATE_CONFLICT
         wanted = second.windows[0].base_offset + second.windows[1].base_offset - 20
-        await eventually(lambda: all(reader.count == wanted for reader in from_start), "they step over the first")
-        deadline = time.monotonic() + PATIENCE_S
-        while (found := await gates.describe("t", "b")).state is not GateState.RELEASED:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.1)
+        await until_async(lambda: all(reader.count == wanted for reader in from_start), "they step over the first")
+        async with asyncio.timeout(PATIENCE_S):
+            while (found := await gates.describe("t", "b")).state is not GateState.RELEASED:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
         assert found.released_by == "expired"
         assert [(one.id, one.state) for one in await gates.list()] == [("a", GateState.RELEASED), ("b", GateState.RELEASED)]
         live = await asyncio.to_thread(read_all, broker, "t")
-        await eventually(lambda: all(reader.seen == live for reader in from_start), "they step over the second")
+        await until_async(lambda: all(reader.seen == live for reader in from_start), "they step over the second")
         await stop(*from_start)
         # The id may be used again; the older gate is listed under another id.
         again = await gates.open("t", [3, 3], gate_id="a")
@@ -244,7 +235,7 @@ async def test_released_and_expired_gates_are_stepped_over(make_broker: BrokerFa
         await gates.fill("t", "a", await asyncio.to_thread(upload, again, attempt="1"))
         whole = await asyncio.to_thread(read_all, broker, "t")
         from_start = start_readers(broker, "t", "earliest")
-        await eventually(lambda: all(reader.seen == whole for reader in from_start), "they read everything")
+        await until_async(lambda: all(reader.seen == whole for reader in from_start), "they read everything")
         assert [one for one in whole[0] if one[0] >= again.windows[0].base_offset] == expected(again)[0]
         await stop(*from_start)
 
@@ -254,13 +245,12 @@ async def test_older_history_goes_in_front(make_broker: BrokerFactory, tmp_path:
     await asyncio.to_thread(broker.start)
     async with Admin(address(broker)) as admin, GateAdmin(address(broker)) as gates:
         await admin.create_topic("t", PARTITIONS, {"history.room": "1000"})
-        with pytest.raises(InvalidError) as caught:
+        with raises(InvalidError, Reason.INVALID_CONFIG):
             await admin.alter_topic_config("t", {"history.room": "5"})
-        assert caught.value.reason is Reason.INVALID_CONFIG
         assert watermarks(broker, "t", 0) == (1000, 1000)
         writer = await start_writer(broker, "t")
         at_end = start_readers(broker, "t", "latest")
-        await eventually(lambda: all(reader.count for reader in at_end), "they read")
+        await until_async(lambda: all(reader.count for reader in at_end), "they read")
         made: list[Gate] = []
         for name, rows in (("newer", [300, 300]), ("older", [700, 0])):
             gate = await gates.open("t", rows, gate_id=name, place=Place.FRONT)

@@ -27,10 +27,11 @@ from headgate.broker.client import Admin, Gate, GateAdmin, GateState
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
-from tests.support.cluster import Brokers, Clients, eventually
+from tests.support.cluster import Brokers, Clients
 from tests.support.history import Log, check_log, check_reader, check_writer
 from tests.support.history_files import expected, upload
-from tests.support.places import AiokafkaPlaced, ConfluentPlaced, PlacedReader
+from tests.support.waiting import until, until_async
+from tests.support.writers import AiokafkaReader, ConfluentReader, Reader
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")  # grpc.aio has one poller for the process
 
@@ -63,7 +64,7 @@ class Round:
         if when == "after":
             await asyncio.to_thread(victim.kill)
         await asyncio.to_thread(victim.spawn)
-        await asyncio.to_thread(eventually, self._all_there, "all brokers are members")
+        await asyncio.to_thread(until, self._all_there, "all brokers are members")
         return answer
 
     def _victim(self) -> BrokerProcess:
@@ -77,7 +78,7 @@ class Round:
             return False
 
 
-def judge(reader: PlacedReader, log: Log, later: list[Gate]) -> list[str]:
+def judge(reader: Reader, log: Log, later: list[Gate]) -> list[str]:
     """Check the reads of one consumer. If it was at the end when a gate was opened, it must get none of the gate's history; else
     all."""
     wanted = dict(log)
@@ -98,7 +99,7 @@ async def test_gates_through_kills(make_broker: BrokerFactory, tmp_path: Path, r
     brokers = Brokers(make_broker, tmp_path / "store")
     await asyncio.to_thread(brokers.start)
     addresses = ",".join(f"{HOST}:{broker.grpc_port}" for broker in brokers.all)
-    readers: list[tuple[PlacedReader, list[Gate]]] = []
+    readers: list[tuple[Reader, list[Gate]]] = []
     """Each consumer, with the gates that were opened while it ran."""
     filled: list[Gate] = []
     async with Admin(addresses) as admin, GateAdmin(addresses) as gates:
@@ -117,9 +118,7 @@ async def test_gates_through_kills(make_broker: BrokerFactory, tmp_path: Path, r
             assert again == dataclasses.replace(gate, expires_in_ms=again.expires_in_ms)
             for _, later in readers:
                 later.append(gate)
-            readers += [
-                (reader(brokers.bootstrap, "t", PARTITIONS, "earliest"), []) for reader in (ConfluentPlaced, AiokafkaPlaced)
-            ]
+            readers += [(reader(brokers.bootstrap, "t", PARTITIONS), []) for reader in (ConfluentReader, AiokafkaReader)]
             for one, _ in readers[-2:]:
                 one.start()
             if number == 1:
@@ -146,11 +145,12 @@ async def test_gates_through_kills(make_broker: BrokerFactory, tmp_path: Path, r
             window = gate.windows[partition]
             assert [one for one in log[partition] if window.base_offset <= one[0] < window.end_offset] == history
     for reader, later in readers:
-        deadline = time.monotonic() + PATIENCE_S
-        while (wrong := judge(reader, log, later)) and time.monotonic() < deadline:  # the clients' own threads read
-            reader.check()
-            await asyncio.sleep(0.1)
-        assert wrong == []
+        # The clients' own threads read.
+        await until_async(
+            lambda: not judge(reader, log, later) or reader.check(),  # noqa: B023  # called before the loop goes on
+            lambda: f"a reader sees the log: {judge(reader, log, later)}",  # noqa: B023
+            pause_s=0.1,
+        )
     for reader, _ in readers:
         reader.stop()
     for reader, _ in readers:

@@ -21,6 +21,7 @@ from headgate.broker.runtime.errors import InvalidError, Reason
 from tests.support import commands
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
+from tests.support.errors import raises
 from tests.support.flood_sources import events, expected, write
 from tests.support.history_files import expected as rows_of
 from tests.support.history_files import upload, value_of
@@ -94,9 +95,8 @@ async def test_gates_of_every_kind(broker: BrokerProcess, bucket: Throttled) -> 
         given_up = await gates.open("t", [50, 50], gate_id="given-up")
         refs = await asyncio.to_thread(upload, given_up)
         assert (await gates.release("t", "given-up")).state is GateState.RELEASED
-        with pytest.raises(InvalidError) as caught:
+        with raises(InvalidError, Reason.GATE_CONFLICT):
             await gates.fill("t", "given-up", refs)
-        assert caught.value.reason is Reason.GATE_CONFLICT
         with pytest.raises(InvalidError, match="no such file"):
             await gates.publish("t", [replace(refs[0], base_offset=0, path=f"{given_up.prefix}missing.parquet")], gate_id="missing")
         staged = await gates.open("t", [40, 40], gate_id="staged")

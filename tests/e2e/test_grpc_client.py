@@ -28,6 +28,7 @@ from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.clients.interface import CODECS
+from tests.support.errors import raises
 from tests.support.history import Sent, check_log, check_reader, check_writer, payload
 from tests.support.records import Record
 
@@ -208,9 +209,8 @@ async def test_one_log_behind_both_doors(broker: BrokerProcess) -> None:
         for turn in range(3):
             assert (await producer.send_and_wait("a", b"grpc")).offset == 2 * turn
             assert await asyncio.to_thread(client.produce, broker.bootstrap, "a", record) == [2 * turn + 1]
-        with pytest.raises(InvalidError) as caught:
+        with raises(InvalidError, Reason.MESSAGE_TOO_LARGE):
             await producer.send_and_wait("a", bytes(3000))
-        assert caught.value.reason is Reason.MESSAGE_TOO_LARGE
         status = await admin.status()
         assert [(topic.name, topic.records) for topic in status.topics if topic.name == "a"] == [("a", 6)]
         one = status.brokers[0]

@@ -51,7 +51,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     home = tmp_path_factory.mktemp("hostile-load")
     with BrokerProcess(home / "store", home / "broker.log", env=LIMITS) as broker:
         broker.start()
-        broker.wait_ready()
         yield broker
         check_healthy(broker)
         assert broker.terminate() == 0

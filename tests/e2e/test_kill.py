@@ -37,6 +37,7 @@ from tests.support.history import check_log, check_reader, check_writer, gaps
 from tests.support.records import Record
 from tests.support.s3_chaos import S3Chaos
 from tests.support.s3_server import S3Server
+from tests.support.waiting import until
 from tests.support.wire import ClosedByPeer, RawConnection
 from tests.support.writers import (
     AiokafkaReader,
@@ -95,13 +96,14 @@ class Ordeal:
     def wait_for_acks(self, more: int) -> None:
         """Wait until `more` records were acked, so that every incarnation has records to lose."""
         wanted = self.acked() + more
-        deadline = time.monotonic() + PATIENCE_S
-        while self.acked() < wanted:
+
+        def enough() -> bool:
             for one in (*self.writers, *self.readers):
                 one.check()
             self.broker.check_alive()
-            assert time.monotonic() < deadline, f"nothing is acked any more\n{self.broker.log_tail()}"
-            time.sleep(0.005)
+            return self.acked() >= wanted
+
+        until(enough, lambda: f"records are acked\n{self.broker.log_tail()}", pause_s=0.005)
 
     def end_incarnation(self) -> None:
         """Let the broker work for a random time, then end it in a random way."""

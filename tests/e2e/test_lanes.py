@@ -37,14 +37,15 @@ from headgate.broker.cluster.lanes import lane_id
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, BrokerDied, BrokerProcess
 from tests.support.clients.all import CLIENTS
-from tests.support.cluster import Brokers, eventually
+from tests.support.cluster import Brokers
 from tests.support.history import Log, check_reader
 from tests.support.history_files import expected, upload
+from tests.support.native import NativeReader
 from tests.support.pki import Authority
-from tests.support.places import ConfluentPlaced, HeadgatePlaced, PlacedReader, PythonPlaced
 from tests.support.records import Record
 from tests.support.secure import Secure
-from tests.support.writers import BLOCKED_S
+from tests.support.waiting import until
+from tests.support.writers import BLOCKED_S, ConfluentReader, KafkaPythonReader, Reader
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")  # grpc.aio has one poller for the process
 
@@ -87,7 +88,7 @@ async def with_lane(
     lane = make_broker(store, env={**SETTINGS, **lane_settings}, arguments=("--broker-id", str(LANE_ID), "--role", "lane"))
     lane.spawn()
     lane.wait_serving(60)
-    eventually(lambda: all(metric(one, "headgate_cluster_lanes") for one in brokers.all), "all brokers know the lane")
+    until(lambda: all(metric(one, "headgate_cluster_lanes") for one in brokers.all), "all brokers know the lane")
     return brokers, lane, log
 
 
@@ -118,11 +119,11 @@ def hurt(brokers: Brokers, lane: BrokerProcess, draw: random.Random) -> str:
     return f"{how} {'lane' if victim is lane else 'broker'}"
 
 
-def judge(readers: list[PlacedReader], log: Log) -> list[str]:
+def judge(readers: list[Reader], log: Log) -> list[str]:
     total = sum(len(rows) for rows in log.values())
     for one in readers:
         read = f"{type(one).__name__} reads all {total} records"
-        eventually(lambda one=one: one.check() or one.count >= total, read)
+        until(lambda one=one: one.check() or one.count >= total, read)
         one.stop()
         one.join(BLOCKED_S)
     return [line for one in readers for line in check_reader(type(one).__name__, one.seen, log)]
@@ -134,10 +135,10 @@ async def test_replays_through_kills(make_broker: BrokerFactory, tmp_path: Path,
     report(f"replays through kills: HEADGATE_LANES_SEED={SEED}")
     brokers, lane, log = await with_lane(make_broker, tmp_path / "store")
 
-    def read(*kinds: type[PlacedReader]) -> list[PlacedReader]:
+    def read(*kinds: type[Reader]) -> list[Reader]:
         ours = ",".join(f"{HOST}:{one.grpc_port}" for one in brokers.all)
-        places = [ours if kind is HeadgatePlaced else brokers.bootstrap for kind in kinds]
-        readers = [kind(place, "t", PARTITIONS, "earliest") for kind, place in zip(kinds, places, strict=True)]
+        places = [ours if kind is NativeReader else brokers.bootstrap for kind in kinds]
+        readers = [kind(place, "t", PARTITIONS) for kind, place in zip(kinds, places, strict=True)]
         for one in readers:
             one.start()
         return readers
@@ -145,7 +146,7 @@ async def test_replays_through_kills(make_broker: BrokerFactory, tmp_path: Path,
     # Without faults history comes from the lane, and each partition is sent there once. A lane that gets no processor time for
     # seconds sends its readers back for a while.
     least = sum(len(value) for rows in log.values() for _, value in rows[:ROWS]) / 2
-    kinds: list[type[PlacedReader]] = [ConfluentPlaced, HeadgatePlaced]
+    kinds: list[type[Reader]] = [ConfluentReader, NativeReader]
     for number, kind in enumerate(kinds, 1):
         assert not await asyncio.to_thread(judge, read(kind), log)
         served = metric(lane, HISTORY_OUT)
@@ -154,7 +155,7 @@ async def test_replays_through_kills(make_broker: BrokerFactory, tmp_path: Path,
         assert sum(metric(one, "headgate_lane_sent_readers_total") for one in brokers.all) >= PARTITIONS * number
     wrong: list[str] = []
     for number in range(ROUNDS):
-        readers = read(ConfluentPlaced, PythonPlaced, HeadgatePlaced)
+        readers = read(ConfluentReader, KafkaPythonReader, NativeReader)
         did = await asyncio.to_thread(hurt, brokers, lane, draw)
         wrong += [f"round {number}, {did}: {line}" for line in await asyncio.to_thread(judge, readers, log)]
     assert not wrong, wrong
@@ -175,7 +176,7 @@ async def test_a_lane_beside_its_broker(make_broker: BrokerFactory, tmp_path: Pa
 
     def read_until_lanes_run(number: int) -> None:
         while metric(broker, "headgate_cluster_lanes") < number or not metric(broker, "headgate_lane_sent_readers_total"):
-            reader = ConfluentPlaced(broker.bootstrap, "t", PARTITIONS, "earliest")
+            reader = ConfluentReader(broker.bootstrap, "t", PARTITIONS)
             reader.start()
             assert not judge([reader], log)
 
@@ -192,11 +193,11 @@ async def test_a_lane_beside_its_broker(make_broker: BrokerFactory, tmp_path: Pa
     assert first
     os.kill(first, signal.SIGKILL)
     with socket.create_connection((view.lanes[0].host, view.lanes[0].kafka_port), 60):  # of a client that knows no other way
-        eventually(lambda: lane_pid(broker) not in (0, first), "another lane runs at the same address")
+        until(lambda: lane_pid(broker) not in (0, first), "another lane runs at the same address")
     second = lane_pid(broker)
-    eventually(lambda: metric(broker, "headgate_cluster_lanes") == raised, "it has joined")
+    until(lambda: metric(broker, "headgate_cluster_lanes") == raised, "it has joined")
     broker.kill()
-    eventually(lambda: not Path(f"/proc/{second}").exists(), "it ends with its broker")
+    until(lambda: not Path(f"/proc/{second}").exists(), "it ends with its broker")
 
 
 @pytest.mark.timeout(300)
@@ -294,6 +295,6 @@ async def test_the_page_reads_history_at_the_lane(make_broker: BrokerFactory, tm
 
     for broker in brokers.all:
         # Not at once on a busy machine: for a lane that is silent for two seconds, leads serve.
-        await asyncio.to_thread(eventually, lambda broker=broker: at_lane(broker), "the lane serves a page")
+        await asyncio.to_thread(until, lambda broker=broker: at_lane(broker), "the lane serves a page")
     lane.kill()
     assert await asyncio.to_thread(downloaded, brokers.all[0]) == log[0], "the leads serve what a lane that is gone does not"

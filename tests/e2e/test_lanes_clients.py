@@ -29,7 +29,7 @@ from tests.compat.matrix.artifacts import Program
 from tests.conftest import BrokerFactory
 from tests.e2e.test_lanes import PARTITIONS, SEED, hurt, judge, metric, with_lane
 from tests.support.cluster import Brokers
-from tests.support.places import AiokafkaPlaced, ConfluentPlaced, PlacedReader, PythonPlaced
+from tests.support.writers import AiokafkaReader, ConfluentReader, KafkaPythonReader, Reader
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
@@ -37,11 +37,11 @@ ROUNDS = int(os.environ.get("HEADGATE_LANES_ROUNDS", "30"))
 JAVA, FRANZ, SARAMA = "4.4.0", "v1.22.3", "v1.61.1"
 
 
-class ProgramPlaced(PlacedReader):
+class ProgramReader(Reader):
     """A client in a process of its own, which prints what it reads."""
 
     def __init__(self, program: Program, name: str, bootstrap: str) -> None:
-        super().__init__(bootstrap, "t", PARTITIONS, "earliest")
+        super().__init__(bootstrap, "t", PARTITIONS)
         self.name, self._program = name, program
 
     def run(self) -> None:
@@ -69,7 +69,7 @@ class ProgramPlaced(PlacedReader):
         self.end()
 
 
-def readers() -> dict[str, Callable[[str], PlacedReader]]:
+def readers() -> dict[str, Callable[[str], Reader]]:
     """The clients by name."""
     jars = (f"org.apache.kafka:kafka-clients:{JAVA}", "org.slf4j:slf4j-nop:1.7.36")
     programs = {
@@ -77,10 +77,10 @@ def readers() -> dict[str, Callable[[str], PlacedReader]]:
         "franz-go": artifacts.go("github.com/twmb/franz-go", FRANZ, "go_franz_read"),
         "Sarama": artifacts.go("github.com/IBM/sarama", SARAMA, "go_sarama_read"),
     }
-    libraries = {"librdkafka": ConfluentPlaced, "kafka-python": PythonPlaced, "aiokafka": AiokafkaPlaced}
+    libraries = {"librdkafka": ConfluentReader, "kafka-python": KafkaPythonReader, "aiokafka": AiokafkaReader}
     return {
-        **{name: partial(kind, topic="t", partitions=PARTITIONS, place="earliest") for name, kind in libraries.items()},
-        **{name: partial(ProgramPlaced, program, name) for name, program in programs.items()},
+        **{name: partial(kind, topic="t", partitions=PARTITIONS) for name, kind in libraries.items()},
+        **{name: partial(ProgramReader, program, name) for name, program in programs.items()},
     }
 
 

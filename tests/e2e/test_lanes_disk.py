@@ -18,9 +18,10 @@ import pytest
 from tests.conftest import BrokerFactory
 from tests.e2e.test_lanes import HISTORY_OUT, PARTITIONS, judge, metric, with_lane
 from tests.support.broker_process import HOST
-from tests.support.cluster import eventually
-from tests.support.places import ConfluentPlaced, HeadgatePlaced, PythonPlaced
+from tests.support.native import NativeReader
 from tests.support.small_disk import fill_disk, mounted
+from tests.support.waiting import until
+from tests.support.writers import ConfluentReader, KafkaPythonReader
 
 pytestmark = [pytest.mark.needs_mount, pytest.mark.asyncio(loop_scope="session")]
 
@@ -45,8 +46,8 @@ async def test_a_full_cache_disk(make_broker: BrokerFactory, tmp_path: Path) -> 
         def replay() -> None:
             """Two consumers that follow the lead to its lane, and kafka-python, which returns to the lead."""
             ours = ",".join(f"{HOST}:{one.grpc_port}" for one in brokers.all)
-            kinds = {ConfluentPlaced: brokers.bootstrap, PythonPlaced: brokers.bootstrap, HeadgatePlaced: ours}
-            readers = [kind(place, "t", PARTITIONS, "earliest") for kind, place in kinds.items()]
+            kinds = {ConfluentReader: brokers.bootstrap, KafkaPythonReader: brokers.bootstrap, NativeReader: ours}
+            readers = [kind(place, "t", PARTITIONS) for kind, place in kinds.items()]
             before = metric(lane, HISTORY_OUT)
             for reader in readers:
                 reader.start()
@@ -55,7 +56,7 @@ async def test_a_full_cache_disk(make_broker: BrokerFactory, tmp_path: Path) -> 
 
         await asyncio.to_thread(replay)
         assert UNWRITTEN in lane.output(), "the disk was full"
-        await asyncio.to_thread(eventually, lambda: os.statvfs(disk).f_bfree == free, "a full disk gets its space back")
+        await asyncio.to_thread(until, lambda: os.statvfs(disk).f_bfree == free, "a full disk gets its space back")
         assert os.listdir(cache) == []
         await asyncio.to_thread(replay)
 
@@ -63,11 +64,11 @@ async def test_a_full_cache_disk(make_broker: BrokerFactory, tmp_path: Path) -> 
         assert await asyncio.to_thread(lane.terminate, 60) == 0
         lane.spawn()
         lane.wait_serving(60)
-        eventually(lambda: all(metric(one, "headgate_cluster_lanes") for one in brokers.all), "all brokers know the lane")
+        until(lambda: all(metric(one, "headgate_cluster_lanes") for one in brokers.all), "all brokers know the lane")
         told = lane.output().count(UNWRITTEN)
         await asyncio.to_thread(replay)
         assert lane.output().count(UNWRITTEN) > told
         ballast.unlink()
         lane.kill()
-        await asyncio.to_thread(eventually, lambda: os.statvfs(disk).f_bfree == free, "the files end with the lane")
+        await asyncio.to_thread(until, lambda: os.statvfs(disk).f_bfree == free, "the files end with the lane")
         assert os.listdir(cache) == []

@@ -22,6 +22,7 @@ from tests.e2e.hostile import MIB, check_raw, connect, fetch_values, fill
 from tests.support import oracle
 from tests.support.batches import batch
 from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.waiting import until
 from tests.support.wire import RawConnection, framed, request_header
 
 PATIENCE_S = 30.0
@@ -35,10 +36,10 @@ TAIL_BYTES = 192 * MIB
 
 def eventually_below(broker: BrokerProcess, bound_bytes: int) -> None:
     """Wait until the broker's resident memory is below a bound."""
-    deadline = time.monotonic() + PATIENCE_S
-    while (resident := broker.resident_bytes()) >= bound_bytes:
-        assert time.monotonic() < deadline, f"memory stays. resident=`{resident:,}` bound=`{bound_bytes:,}`"
-        time.sleep(0.05)
+    until(
+        lambda: broker.resident_bytes() < bound_bytes,
+        lambda: f"memory shrinks. resident=`{broker.resident_bytes():,}` bound=`{bound_bytes:,}`",
+    )
 
 
 def delete_records(broker: BrokerProcess, topic: str) -> None:

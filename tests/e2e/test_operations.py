@@ -27,6 +27,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support import documents
 from tests.support.broker_process import PATIENCE_S, ROOT
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 DEPLOY = ROOT / "deploy"
 PARTITIONS = 3
@@ -184,10 +185,9 @@ class Writing:
     def wait(self, more: int) -> None:
         """Wait until each partition has this many acks more."""
         wanted = [len(one) + more for one in self.acked.values()]
-        deadline = time.monotonic() + PATIENCE_S
-        while any(len(one) < least for one, least in zip(self.acked.values(), wanted, strict=True)):
-            assert time.monotonic() < deadline, "the producer is not acked"
-            time.sleep(0.01)
+        until(
+            lambda: all(len(one) >= least for one, least in zip(self.acked.values(), wanted, strict=True)), "the producer is acked"
+        )
 
     def end(self) -> None:
         self._over.set()

@@ -36,10 +36,11 @@ from tests.conftest import BrokerFactory
 from tests.support import busy
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.chromium import Page, chromium
-from tests.support.cluster import Brokers, eventually, s3_doors
+from tests.support.cluster import Brokers, s3_doors
 from tests.support.network import Network
 from tests.support.ports import free_port
 from tests.support.s3_server import S3Server
+from tests.support.waiting import until
 
 PATIENCE_S = 120.0
 HOSTILE = "<img src=x onerror=document.title='owned'>"
@@ -156,7 +157,7 @@ def use_another_brokers_partitions(broker: BrokerProcess) -> None:
         known = not any("headgate" in row for row in rows)
         return known and len({one["broker_id"] for one in partitions}) > 1 and full <= {row["partition"] for row in rows}
 
-    eventually(read, "messages of all leads", PATIENCE_S)
+    until(read, "messages of all leads", PATIENCE_S)
     with urllib.request.urlopen(f"{url}/group?id=billing", timeout=60) as answer:
         html = answer.read().decode()
     assert "Stop its consumers first" in html
@@ -185,7 +186,7 @@ def watch_a_flood(page: Page, flood: busy.PlayedFlood, broker: BrokerProcess) ->
     page.until("a rate and the time left", "!document.querySelector('.flood .figures').innerText.includes('\\u2013')")
     # Another broker than the leader learns of the last report a moment later.
     told = {"rows_planned": sum(ROWS), "rows_written": round(0.58 * sum(ROWS)), "ended": False}
-    eventually(lambda: told.items() <= api(broker, f"/api/floods/{FLOOD}")["floods"][0].items(), "the last report", PATIENCE_S)
+    until(lambda: told.items() <= api(broker, f"/api/floods/{FLOOD}")["floods"][0].items(), "the last report", PATIENCE_S)
     page.open(f"http://{HOST}:{broker.http_port}/floods/{FLOOD}")
     page.until("the flood is marked", f"document.querySelector('.aim').id === 'flood-{FLOOD}'")
     if "HEADGATE_PICTURES" in os.environ:
@@ -423,7 +424,7 @@ def set_back_while_members_join(page: Page, brokers: Brokers, broker: BrokerProc
     page.until_text("600 offsets will be read again.")
     member = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "billing"})
     member.subscribe(["orders"])
-    eventually(lambda: bool(member.poll(0.1) or member.assignment()), "the consumer is a member", PATIENCE_S)
+    until(lambda: bool(member.poll(0.1) or member.assignment()), "the consumer is a member", PATIENCE_S)
     page.click("Set these positions", "button")
     page.until_text("The group has active members: stop its consumers first")
     member.close()
@@ -489,11 +490,11 @@ def test_a_broker_that_is_cut_off_says_so(make_broker: BrokerFactory, tmp_path: 
         busy.make_topics(brokers.bootstrap, {"orders": 2})
         victim = next(one for one in brokers.all if one is not brokers.leader())
         name, other = str(brokers.number(victim)), str(brokers.number(brokers.leader()))
-        eventually(lambda: api(victim, "/api/cluster")["trouble"] == "", "the follower asks the leader", PATIENCE_S)
+        until(lambda: api(victim, "/api/cluster")["trouble"] == "", "the follower asks the leader", PATIENCE_S)
         seen = api(victim, "/api/cluster")
         assert seen["role"] == "following" and seen["leader_broker_id"] == int(other) and len(seen["brokers"]) == 2
         network.cut((name, other), (name, "store"))
-        eventually(lambda: api(victim, "/api/cluster")["role"] == "looking", "the broker has lost its leader", PATIENCE_S)
+        until(lambda: api(victim, "/api/cluster")["role"] == "looking", "the broker has lost its leader", PATIENCE_S)
         seen = api(victim, "/api/cluster")
         assert seen["trouble"] and [one["state"] for one in seen["brokers"] if one["id"] == int(other)] == ["unknown"]
         assert [one["name"] for one in api(victim, "/api/topics")["topics"]] == ["orders"], "it shows what it knows"

@@ -33,6 +33,7 @@ from tests.support.broker_process import FORKED, HOST, MAIN, ROOT, BrokerProcess
 from tests.support.children import children
 from tests.support.ports import free_port
 from tests.support.s3_server import S3Server, s3_server
+from tests.support.waiting import until
 
 __all__ = ["s3_server"]
 
@@ -82,14 +83,15 @@ class Running:
 
     def wait_for(self, pattern: str, *, in_errors: bool = False, timeout_s: float = START_S) -> re.Match[str]:
         """Wait until the pattern is in its output. Fails if the process ends first."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            found = re.search(pattern, self.err if in_errors else self.out)
-            if found:
-                return found
-            assert self.process.poll() is None, f"it ended. exit_code=`{self.process.returncode}`\n{self.out}\n{self.err}"
-            assert time.monotonic() < deadline, f"not seen: {pattern}\n{self.out}\n{self.err}"
-            time.sleep(0.01)
+
+        def found() -> re.Match[str] | None:
+            match = re.search(pattern, self.err if in_errors else self.out)
+            assert match or self.process.poll() is None, f"exit_code=`{self.process.returncode}`\n{self.out}\n{self.err}"
+            return match
+
+        match = until(found, lambda: f"{pattern}\n{self.out}\n{self.err}", timeout_s)
+        assert match is not None
+        return match
 
     def wait(self, timeout_s: float = START_S) -> int:
         return self.process.wait(timeout_s)
@@ -464,10 +466,7 @@ def test_up_that_is_killed_leaves_no_broker_behind(spawn: Spawn, tmp_path: Path)
     running.wait_for("headgate serves")
     broker = only_child(running.process.pid)
     running.process.kill()
-    deadline = time.monotonic() + START_S
-    while alive(broker):
-        assert time.monotonic() < deadline, "the broker stayed"
-        time.sleep(0.01)
+    until(lambda: not alive(broker), "the broker ends")
 
 
 def test_up_goes_on_when_nobody_reads_what_it_says(spawn: Spawn, tmp_path: Path) -> None:
@@ -482,10 +481,7 @@ def test_up_goes_on_when_nobody_reads_what_it_says(spawn: Spawn, tmp_path: Path)
             assert process.stdout is not None
             assert b"engine_open" in process.stdout.readline(), "the log; what it is told of next is that it serves"
             process.stdout.close()
-            deadline = time.monotonic() + START_S
-            while not is_ready(ports[2]):
-                assert process.poll() is None and time.monotonic() < deadline, "it does not serve"
-                time.sleep(0.05)
+            assert until(lambda: is_ready(ports[2]) or process.poll() is not None, "it serves") and process.poll() is None
             assert produce(ports[0], "kept", 10) == 10
             process.terminate()
             assert process.wait(END_S) == 0

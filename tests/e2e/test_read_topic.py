@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from headgate.broker.log.parquet import WrittenExtent, footer_size
 from headgate.broker.runtime.errors import InvalidError, RetryError
 from headgate.pipelines.source import HeadgateDataSource
 from headgate.pipelines.topic import read_topic
-from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.broker_process import HOST, BrokerProcess, broker_of_module
 from tests.support.clients.all import CLIENTS
 from tests.support.records import Record
 
@@ -42,13 +42,7 @@ HEADERS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.f
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    place = tmp_path_factory.mktemp("read topic")
-    with BrokerProcess(place / "store", place / "broker.log") as one:
-        one.start()
-        yield one
-    one.check_output()
+broker = broker_of_module()
 
 
 @pytest.fixture(scope="module")

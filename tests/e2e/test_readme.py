@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from headgate.pipelines.floods.parse import parse
 from tests.support import documents
-from tests.support.broker_process import HOST, ROOT, BrokerProcess
+from tests.support.broker_process import HOST, ROOT, BrokerProcess, broker_of_module
 
 README = ROOT / "README.md"
 TARGETS = {"make demo", "make up"}
@@ -25,12 +24,7 @@ TARGETS = {"make demo", "make up"}
 BYTES_MAX = 12_000
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    home = tmp_path_factory.mktemp("readme")
-    with BrokerProcess(home / "store", home / "broker.log") as one:
-        one.start()
-        yield one
+broker = broker_of_module()
 
 
 def test_the_readme_is_short() -> None:

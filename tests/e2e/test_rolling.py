@@ -22,9 +22,10 @@ from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import ROOT
 from tests.support.clients.all import CLIENTS
-from tests.support.cluster import EXIT_FENCED, PATIENCE_S, Brokers, eventually
+from tests.support.cluster import EXIT_FENCED, PATIENCE_S, Brokers
 from tests.support.history import check_log, check_reader, check_writer
 from tests.support.native import NativeAdmin, NativeReader, NativeWriter
+from tests.support.waiting import until
 from tests.support.writers import ConfluentReader, ConfluentWriter, Reader, Running, Writer
 
 PARTITIONS = 6
@@ -69,7 +70,7 @@ class Load:
                 reader.count > count for reader, count in zip(self.readers, seen, strict=True)
             )
 
-        eventually(more_came, "everything flows again")
+        until(more_came, "everything flows again")
 
     def finish(self) -> str:
         """Stop the clients and judge. Returns a summary in words."""
@@ -133,7 +134,7 @@ def test_rolling_restart(make_broker: BrokerFactory, tmp_path: Path, report: Cal
         assert broker.terminate() == 0, broker.log_tail()
         load.flows()
         broker.start()
-        eventually(lambda: len(brokers.metadata().brokers) == len(brokers.all), "it is back")
+        until(lambda: len(brokers.metadata().brokers) == len(brokers.all), "it is back")
         load.flows()
     turns = admin.turns
     assert turns > 3
@@ -152,12 +153,12 @@ def test_the_python_client_outlives_brokers(make_broker: BrokerFactory, tmp_path
     dead.kill()
     load.flows()
     hung.signal(signal.SIGSTOP)
-    eventually(lambda: len(brokers.metadata(last.bootstrap).brokers) == 1, "the others are replaced")
+    until(lambda: len(brokers.metadata(last.bootstrap).brokers) == 1, "the others are replaced")
     load.flows()
     hung.signal(signal.SIGCONT)
     assert hung.wait_exit(30) == EXIT_FENCED, hung.log_tail()
     hung.start()
     dead.start()
-    eventually(lambda: all_back(brokers), "all are back")
+    until(lambda: all_back(brokers), "all are back")
     load.flows(20)
     report(f"clients outlive brokers: {load.finish()}, a broker killed, one stopped, both of them the addresses that were given")

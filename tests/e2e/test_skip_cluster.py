@@ -21,8 +21,9 @@ from tests.e2e.hostile import connect, produce
 from tests.support.batches import patched
 from tests.support.broker_process import HOST
 from tests.support.clients.all import CLIENTS
-from tests.support.cluster import Brokers, eventually
+from tests.support.cluster import Brokers
 from tests.support.poison import GOOD, POISON
+from tests.support.waiting import until
 
 READERS = ("confluent", "aiokafka", "kafka-python")
 
@@ -32,7 +33,7 @@ def test_a_skip_holds_on_every_lead(make_broker: BrokerFactory, tmp_path: Path) 
     brokers = Brokers(make_broker, tmp_path / "store")
     brokers.start()
     create_topic(brokers.bootstrap, "t", 1, headgate_check_records="header")
-    eventually(lambda: brokers.leads("t").get(0) in (1, 2, 3), "the partition is led")
+    until(lambda: brokers.leads("t").get(0) in (1, 2, 3), "the partition is led")
     lead = brokers.all[brokers.leads("t")[0] - 1]
     with connect(lead) as connection:
         first = [produce(connection, "t", data) for data in (GOOD, POISON["noise"], GOOD, patched(POISON["noise"], 70, b"x"), GOOD)]
@@ -41,7 +42,7 @@ def test_a_skip_holds_on_every_lead(make_broker: BrokerFactory, tmp_path: Path) 
     asyncio.run(skip(f"{HOST}:{other.grpc_port}"))
     check(brokers)
     lead.kill()
-    eventually(lambda: brokers.leads("t", brokers.others(lead)).get(0) not in (None, -1, brokers.number(lead)), "another one leads")
+    until(lambda: brokers.leads("t", brokers.others(lead)).get(0) not in (None, -1, brokers.number(lead)), "another one leads")
     check(brokers)
     lead.start()
     second = brokers.all[brokers.leads("t")[0] - 1]

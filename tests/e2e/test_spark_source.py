@@ -36,7 +36,7 @@ from headgate.pipelines.session import LazySession
 from headgate.pipelines.source import HeadgateDataSource
 from headgate.pipelines.topic import read_topic
 from tests.support import registry as support
-from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.broker_process import HOST, BrokerProcess, broker_of_module
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import Event, events, expected, write
 from tests.support.records import Record
@@ -56,13 +56,7 @@ LIVE = [
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    place = tmp_path_factory.mktemp("source")
-    with BrokerProcess(place / "store", place / "broker.log") as one:
-        one.start()
-        yield one
-    one.check_output()
+broker = broker_of_module()
 
 
 @pytest.fixture(scope="module")

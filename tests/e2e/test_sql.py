@@ -31,21 +31,14 @@ from tests.compat.topics import create_topic
 from tests.e2e.test_cli import headgate as command
 from tests.e2e.test_cli import on_terminal
 from tests.support import mixed_topic
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess, broker_of_module
 from tests.support.mixed_topic import FOLDED, LIVE, PARTITIONS, ROWS, STEP_MS, T0, MixedTopic, consumed, sums
 
 FIRST_LIVE = 1000
 """The topic's `history.room`: offset of its first live record."""
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    place = tmp_path_factory.mktemp("sql")
-    with BrokerProcess(place / "store", place / "broker.log", env=mixed_topic.ENV) as process:
-        process.start()
-        process.wait_ready()
-        yield process
-    process.check_output()
+broker = broker_of_module(env=mixed_topic.ENV)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import headgate
 from headgate.broker.runtime.errors import HeadgateError, Reason
 from tests.support import mixed_topic
 from tests.support.broker_process import BrokerProcess
+from tests.support.errors import raises
 from tests.support.mixed_topic import consumed, sums
 from tests.support.pki import Authority
 from tests.support.s3_server import S3Server
@@ -45,7 +46,6 @@ def test_tls_users_and_rules(tmp_path: Path) -> None:
         broker.wait_ready()
         address = broker.address(user="admin", password_file=str(tmp_path / "admin"))
         assert headgate.sql("SELECT 1 AS one", cluster=address).read_all().to_pylist() == [{"one": 1}]
-        with pytest.raises(HeadgateError) as caught:
+        with raises(HeadgateError, Reason.NOT_AUTHENTICATED):
             headgate.sql("SELECT 1", cluster=broker.address(user="admin", password_file=str(tmp_path / "wrong")))
-        assert caught.value.reason is Reason.NOT_AUTHENTICATED
     broker.check_output()

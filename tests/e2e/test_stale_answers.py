@@ -21,7 +21,8 @@ from tests.conftest import BrokerFactory
 from tests.support import oracle
 from tests.support.batches import batch
 from tests.support.broker_process import HOST, BrokerProcess
-from tests.support.cluster import Brokers, eventually
+from tests.support.cluster import Brokers
+from tests.support.waiting import until
 from tests.support.wire import ClosedByPeer, RawConnection
 
 OFFSET_COMMIT, OFFSET_FETCH = 8, 9
@@ -118,13 +119,13 @@ def test_a_stopped_broker_does_not_answer_with_what_it_knew_before(
     create_topic(brokers.bootstrap, "t", 1)
     leader = brokers.leader()
     victim = leader if leading else next(broker for broker in brokers.all if broker is not leader)
-    eventually(lambda: any(commit(broker, 1) == 0 for broker in brokers.all), "the first commit makes the groups' topic")
+    until(lambda: any(commit(broker, 1) == 0 for broker in brokers.all), "the first commit makes the groups' topic")
     for topic in ("t", GROUPS):
         if brokers.leads(topic)[0] != brokers.number(victim):
             (segment,) = brokers.segments(topic)
             brokers.control("Reshard", Order(move=Order.Move(segment_id=segment.id, broker_id=brokers.number(victim))))
-    eventually(lambda: produce(victim) == 0, "the victim leads")
-    eventually(lambda: commit(victim, 1) == 0, "the victim holds the group")
+    until(lambda: produce(victim) == 0, "the victim leads")
+    until(lambda: commit(victim, 1) == 0, "the victim holds the group")
     with ExitStack() as open_connections:
         asked = questions(victim)
         for question in asked:
@@ -144,8 +145,8 @@ def stop_and_ask(brokers: Brokers, victim: BrokerProcess, asked: list[Question])
     others = [broker for broker in brokers.all if broker is not victim]
     victim.signal(signal.SIGSTOP)
     try:
-        eventually(lambda: any(produce(broker) == 0 for broker in others), "another broker leads the partition")
-        eventually(lambda: any(commit(broker, 2) == 0 for broker in others), "another broker holds the group")
+        until(lambda: any(produce(broker) == 0 for broker in others), "another broker leads the partition")
+        until(lambda: any(commit(broker, 2) == 0 for broker in others), "another broker holds the group")
         for question in asked:
             question.send()
     finally:

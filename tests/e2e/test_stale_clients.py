@@ -19,7 +19,8 @@ from tests.conftest import BrokerFactory
 from tests.support import oracle
 from tests.support.batches import batch
 from tests.support.broker_process import HOST
-from tests.support.cluster import Brokers, eventually
+from tests.support.cluster import Brokers
+from tests.support.waiting import until
 from tests.support.wire import RawConnection
 
 HANG_S = 60.0
@@ -41,7 +42,7 @@ def test_who_looks_for_offsets_at_a_former_lead_comes_to_the_lead(make_broker: B
     def move() -> None:
         (segment,) = brokers.segments("t")
         brokers.control("Reshard", Order(move=Order.Move(segment_id=segment.id, broker_id=home % 3 + 1)))
-        eventually(lambda: brokers.leads("t")[0] == home % 3 + 1, "another broker leads")
+        until(lambda: brokers.leads("t")[0] == home % 3 + 1, "another broker leads")
 
     async def read() -> bytes | None:
         consumer = AIOKafkaConsumer(bootstrap_servers=brokers.bootstrap, enable_auto_commit=False, auto_offset_reset="none")

@@ -26,7 +26,7 @@ from headgate.pipelines.columns import job as columns_job
 from headgate.pipelines.connection import Connection
 from headgate.pipelines.spark_rows import ARROW
 from tests.e2e import test_columns_kills as kills
-from tests.support.broker_process import HOST, ROOT, BrokerProcess
+from tests.support.broker_process import HOST, ROOT, BrokerProcess, broker_of_module
 from tests.support.flood_sources import Event, events, write
 from tests.support.spark_cluster import SparkCluster
 
@@ -48,13 +48,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
         yield one
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    place = tmp_path_factory.mktemp("standalone")
-    with BrokerProcess(place / "store", place / "broker.log") as one:
-        one.start()
-        yield one
-    one.check_output()
+broker = broker_of_module()
 
 
 @pytest.fixture(scope="module")

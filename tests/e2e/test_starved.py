@@ -21,7 +21,8 @@ from tests.conftest import BrokerFactory
 from tests.e2e.test_fleet import Fleet, brokers_of
 from tests.e2e.test_fleet import eventually as eventually_up
 from tests.e2e.test_process import Spawn, spawn
-from tests.support.cluster import EXIT_FENCED, Brokers, eventually
+from tests.support.cluster import EXIT_FENCED, Brokers
+from tests.support.waiting import until
 
 __all__ = ["spawn"]
 
@@ -49,19 +50,17 @@ def test_brokers_that_are_starved_together_do_not_replace_one_another(make_broke
         assert [broker.exit_code() for broker in brokers.all] == [None] * len(brokers.all)
         return len(brokers.metadata().brokers) == len(brokers.all)
 
-    eventually(all_are_known, "all brokers are known again")
+    until(all_are_known, "all brokers are known again")
     assert len(brokers.describe().members) == len(brokers.all)
 
     leader = brokers.leader()
     hung = next(broker for broker in brokers.all if broker is not leader)
     hung.signal(signal.SIGSTOP)
     try:
-        eventually(
-            lambda: len(brokers.metadata(leader.bootstrap).brokers) == len(brokers.all) - 1, "the broker that hangs is replaced"
-        )
+        until(lambda: len(brokers.metadata(leader.bootstrap).brokers) == len(brokers.all) - 1, "the broker that hangs is replaced")
     finally:
         hung.signal(signal.SIGCONT)
-    eventually(lambda: hung.exit_code() == EXIT_FENCED, "the broker that hung finds out")
+    until(lambda: hung.exit_code() == EXIT_FENCED, "the broker that hung finds out")
 
 
 def is_starved(fleet: Fleet) -> bool:

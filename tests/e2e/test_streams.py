@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support import maven
-from tests.support.cluster import eventually
+from tests.support.waiting import until
 
 KAFKA_VERSION = "4.1.0"
 COUNTER = Path(__file__).parents[1] / "support" / "streams_java" / "Counter.java"
@@ -103,14 +103,14 @@ def test_a_count_is_exact(make_broker: BrokerFactory, tmp_path: Path) -> None:
         for number in range(ROUNDS):
             before = sum(sent.values())
             write()
-            eventually(lambda before=before: counted() > before, lambda: f"Streams go on: {counted()}")
+            until(lambda before=before: counted() > before, lambda: f"Streams go on: {counted()}")
             if number % 2:
                 streams.kill()
             else:
                 broker.kill()
                 broker.start()
             write()
-        eventually(lambda: counted() >= sum(sent.values()), lambda: f"all is counted: {counted()} of {sum(sent.values())}")
+        until(lambda: counted() >= sum(sent.values()), lambda: f"all is counted: {counted()} of {sum(sent.values())}")
     finally:
         streams.stop()
     assert committed(broker.bootstrap) == {key: list(range(1, count + 1)) for key, count in sent.items()}

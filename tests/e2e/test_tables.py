@@ -31,6 +31,7 @@ from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.lake import duckdb_with_iceberg
 from tests.support.mixed_topic import ENV, PARTITIONS, T0, produce, row_of
+from tests.support.waiting import until
 
 RECORDS = 6000
 PATIENCE_S = 90.0
@@ -114,11 +115,8 @@ def test_readers_of_tables_see_what_consumers_see(make_broker: BrokerFactory, tm
         if number % 2:
             broker.kill()
             broker.start()
-    deadline = time.monotonic() + PATIENCE_S
-    while sum((ends := ends_of(broker, topic)).values()) < RECORDS:
-        assert time.monotonic() < deadline, f"records do not become files. ends=`{ends}`\n{broker.log_tail()}"
-        time.sleep(0.1)
-    expected = sums(consume(broker, topic, ends))
+    until(lambda: sum(ends_of(broker, topic).values()) >= RECORDS, lambda: f"records become files\n{broker.log_tail()}")
+    expected = sums(consume(broker, topic, ends_of(broker, topic)))
     assert sum(rows for rows, _ in expected) == RECORDS
     assert catalog.list_namespaces() == [("headgate",)] and catalog.list_tables("headgate") == [("headgate", topic)]
     table = catalog.load_table(("headgate", topic))
@@ -186,11 +184,11 @@ def test_aborted_records_leave_and_committed_ones_stay(make_broker: BrokerFactor
     catalog = load_catalog("headgate", type="rest", uri=f"http://{HOST}:{broker.http_port}/iceberg")
 
     def rows_when(count: int) -> pa.Table:
-        deadline = time.monotonic() + PATIENCE_S
-        while (rows := catalog.load_table(("headgate", topic)).scan().to_arrow()).num_rows < count:
-            assert time.monotonic() < deadline, f"records do not become files. rows=`{rows.num_rows}`\n{broker.log_tail()}"
-            time.sleep(0.1)
-        return rows
+        def rows() -> pa.Table:
+            return catalog.load_table(("headgate", topic)).scan().to_arrow()
+
+        until(lambda: rows().num_rows >= count, lambda: f"{count} rows: `{rows().num_rows}`\n{broker.log_tail()}")
+        return rows()
 
     # Behind the first record of an open transaction nothing becomes a file.
     elsewhere = sum(int(value.rpartition(b"-")[2]) % PARTITIONS != 0 for value in committed - {b"late"})
@@ -242,11 +240,11 @@ def test_floods_publishes_and_deletions_are_in_the_table(make_broker: BrokerFact
     table = load_catalog("headgate", type="rest", uri=uri).load_table(("headgate", topic))
 
     def settled(count: int) -> pa.Table:
-        deadline = time.monotonic() + PATIENCE_S
-        while (found := table.refresh().scan().to_arrow()).num_rows != count:
-            assert time.monotonic() < deadline, f"the table has other rows. rows=`{found.num_rows}`\n{broker.log_tail()}"
-            time.sleep(0.2)
-        return found
+        def rows() -> pa.Table:
+            return table.refresh().scan().to_arrow()
+
+        until(lambda: rows().num_rows == count, lambda: f"{count} rows: `{rows().num_rows}`\n{broker.log_tail()}")
+        return rows()
 
     found = settled(240 + 300 + 240)
     ends = dict.fromkeys(range(PARTITIONS), ROOM * 2)

@@ -26,7 +26,7 @@ from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support import maven
 from tests.support.broker_process import BrokerProcess
-from tests.support.cluster import Brokers, eventually
+from tests.support.cluster import Brokers
 from tests.support.network import Network
 from tests.support.transactors import (
     ABORTED,
@@ -38,6 +38,7 @@ from tests.support.transactors import (
     Transactor,
     committed,
 )
+from tests.support.waiting import until
 
 SEED = int(os.environ.get("HEADGATE_CLUSTER_SEED", time.time_ns() % 1_000_000))
 ROUNDS = int(os.environ.get("HEADGATE_TRANSACTION_ROUNDS", "3"))
@@ -75,7 +76,7 @@ def cut_off(brokers: Brokers, network: Network, victim: BrokerProcess) -> None:
     """Cut a broker off from its peers, until they have replaced it. Clients still reach it."""
     mine = str(brokers.number(victim))
     network.cut(*((mine, str(brokers.number(broker))) for broker in brokers.all if broker is not victim))
-    eventually(
+    until(
         lambda: not victim.running or brokers.number(victim) not in brokers.metadata(brokers.others(victim)).brokers,
         "the others replaced the broker that was cut off",
     )
@@ -117,7 +118,7 @@ def test_rounds(
         for number in range(ROUNDS):
             source.write(RECORDS_PER_ROUND // 3)
             before = [one.done for one in transactors]
-            eventually(
+            until(
                 lambda before=before: all(one.done > then for one, then in zip(transactors, before, strict=True)),
                 lambda: f"transactions go on: {[(one.name, one.done, one.restarts) for one in transactors]}",
             )
@@ -146,7 +147,7 @@ def test_rounds(
             # As long as it takes: what must not take long is the next transaction.
             while not is_done():
                 before_it = one.done
-                eventually(
+                until(
                     lambda one=one, then=before_it: one.done > then or is_done(one),
                     lambda one=one: f"{one.name} goes on: {[len(got) for got in results[one.name]]}, {one.restarts} restarts",
                 )

@@ -33,6 +33,7 @@ from headgate.broker.log.history_columns import (
 )
 from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.runtime.errors import InvalidError, Reason
+from tests.support.errors import raises
 from tests.support.examples import examples
 
 CODECS = list(Codec)
@@ -363,9 +364,8 @@ def test_offsets_must_be_consecutive_where_they_are_said() -> None:
         if fine:
             assert len(read(encoded(said, 7))) == 2
         else:
-            with pytest.raises(InvalidError) as raised:
+            with raises(InvalidError, Reason.INVALID_RECORD):
                 encoded(said, 7)
-            assert raised.value.reason is Reason.INVALID_RECORD
 
 
 @pytest.mark.parametrize(

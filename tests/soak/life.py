@@ -23,11 +23,12 @@ from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.clients.confluent import QUICK_RECONNECT
 from tests.support.clients.interface import Deadline
-from tests.support.cluster import PATIENCE_S, Brokers, eventually
+from tests.support.cluster import PATIENCE_S, Brokers
 from tests.support.flood_sources import events, write
 from tests.support.history_files import expected, upload
 from tests.support.records import Record
 from tests.support.verifier import Verifier
+from tests.support.waiting import until
 
 PARTITIONS = 2
 """Of the topics that the rounds use."""
@@ -253,7 +254,7 @@ class Rounds:
         self._probe()
         self._sampler.add("recovery_s", time.monotonic() - began)
         victim.wait_serving(PATIENCE_S)
-        eventually(lambda: len(self._brokers.metadata().brokers) == 2, "both brokers are members")
+        until(lambda: len(self._brokers.metadata().brokers) == 2, "both brokers are members")
         self.kills += 1
 
     def _probe(self) -> None:

@@ -12,22 +12,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from tests.support import forks, wire
+import pytest
+
+from tests.support import forks, waiting, wire
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
 MAIN: tuple[str, ...] = ("headgate.broker.cli.main",)
 FORKED = "tests.support.forked_broker"
 FORKED_MODULES = (*MAIN, "tests.support.skewed_broker")
-PATIENCE_S = 90.0
-"""Ends a hang, also on a busy machine. No test judges by it."""
+PATIENCE_S = waiting.PATIENCE_S
 
 _BAD_OUTPUT = re.compile(
     r"Traceback \(most recent call last\)"
@@ -150,11 +152,12 @@ class BrokerProcess:
 
     def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until it says that it serves: all its ports are open then. Kafka's port opens before the others."""
-        deadline = time.monotonic() + timeout_s
-        while " serves kafka=" not in self.output().rpartition("--- start ")[2]:
+
+        def ready() -> bool:
             self.check_alive()
-            assert time.monotonic() < deadline, f"the broker is not ready. waited_s=`{timeout_s}`\n{self.log_tail()}"
-            time.sleep(0.01)
+            return " serves kafka=" in self.output().rpartition("--- start ")[2]
+
+        until(ready, lambda: f"the broker is ready\n{self.log_tail()}", timeout_s, pause_s=0.01)
 
     def signal(self, number: int) -> None:
         assert self._process is not None, "the broker was not started"
@@ -233,3 +236,22 @@ class BrokerProcess:
         lines = self.output().splitlines()
         found = _BAD_OUTPUT.search("\n".join(line for line in lines if allowed is None or allowed not in line))
         assert found is None, f"the broker's output shows a crash. found=`{found.group()}`\n{self.log_tail(80)}"
+
+
+def broker_of_module(*, env: Mapping[str, str] | None = None, allowed: str | None = None) -> Any:
+    """A fixture for `broker = broker_of_module()`: the module's tests share a broker, whose output is checked at the end.
+
+    Args:
+        env: as for `BrokerProcess`.
+        allowed: as for `check_output`.
+    """
+
+    @pytest.fixture(scope="module")
+    def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+        place = tmp_path_factory.mktemp("broker")
+        with BrokerProcess(place / "store", place / "broker.log", env=env) as made:
+            made.start()
+            yield made
+        made.check_output(allowed=allowed)
+
+    return broker

@@ -27,6 +27,7 @@ from tests.support.history import check_log, check_reader, check_writer
 from tests.support.network import Network
 from tests.support.s3_server import S3Server
 from tests.support.skewed_broker import set_clock, use_clock
+from tests.support.waiting import until
 from tests.support.writers import AiokafkaReader, AiokafkaWriter, ConfluentReader, ConfluentWriter, Reader, Writer
 
 PATIENCE_S = 120.0
@@ -38,14 +39,6 @@ LOOK_AGAIN = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILAB
 """Answers after which a client looks for the partition's lead and asks again. Right after a fault any broker may give them, and
 librdkafka's ListOffsets hands them to its caller."""
 CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
-
-
-def eventually(question: Callable[[], bool], what: str | Callable[[], str], timeout_s: float = PATIENCE_S) -> None:
-    """Poll until `question` is true. `what`: the awaited condition for the failure message, or a function that returns it."""
-    deadline = time.monotonic() + timeout_s
-    while not question():
-        assert time.monotonic() < deadline, f"it does not come true: {what if isinstance(what, str) else what()}"
-        time.sleep(0.05)
 
 
 HOUR_S = 3600
@@ -98,7 +91,7 @@ class Brokers:
                 broker.spawn()
         for broker in self.all:
             broker.wait_serving(PATIENCE_S)
-        eventually(lambda: len(self.metadata().brokers) == len(self.all), "all brokers are known")
+        until(lambda: len(self.metadata().brokers) == len(self.all), "all brokers are known")
 
     @property
     def bootstrap(self) -> str:
@@ -126,7 +119,7 @@ class Brokers:
             told = self.metadata(bootstrap).topics.get(topic)
             return told is not None
 
-        eventually(is_known, f"the topic `{topic}` is known")
+        until(is_known, f"the topic `{topic}` is known")
         return {number: partition.leader for number, partition in told.partitions.items()}
 
     def control(self, method: str, request: Any) -> Any:
@@ -209,7 +202,7 @@ class Clients:
             now = self.counts()
             return [key for key, count in before.items() if now[key] < count + more]
 
-        eventually(more_came, lambda: f"every partition acks again. (writer, partition) without acks=`{stuck()}`", timeout_s)
+        until(more_came, lambda: f"every partition acks again. (writer, partition) without acks=`{stuck()}`", timeout_s)
 
     def judge(self) -> list[str]:
         """Stop everything, read the whole topic, and return the complaints."""
@@ -218,7 +211,7 @@ class Clients:
         for writer in self.writers:
             writer.join(PATIENCE_S)
         # With `ack=replicated`, an acked record can be read only once it is in the store.
-        eventually(self._readable, "everything that was acked can be read")
+        until(self._readable, "everything that was acked can be read")
         shown = CLIENTS["confluent"].consume(self._brokers.bootstrap, self.topic, range(self.partitions))
         log = {partition: [(read.offset, read.value or b"") for read in reads] for partition, reads in shown.items()}
         for reader in self.readers:
@@ -305,7 +298,7 @@ class Trouble:
 
     def recover(self) -> None:
         """Wait until all brokers run and are members, and every partition acks."""
-        eventually(self._all_there, "all brokers are members")
+        until(self._all_there, "all brokers are members")
         self._clients.acked_in_all(5, revive=True)
 
     def _jump(self, victim: BrokerProcess) -> None:

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from headgate.assets.demo.dagster_api import DagsterApi
 from headgate.assets.demo.play import choose_ports, environment, start_dagster
 from headgate.assets.demo.processes import Processes
 from headgate.assets.resources import ClusterResource
+from tests.support.waiting import until
 
 FLOOD = "flights"
 TOPIC = "flights"
@@ -72,10 +72,7 @@ class FloodWorld:
         self.until("Dagster is ready", self.dagster.ready)
 
     def until(self, what: str, ready: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-        deadline = time.monotonic() + patience_s
-        while not ready():
-            assert time.monotonic() < deadline, f"{what}: not in {patience_s:g} s\n{self.processes.tail('brokers', 30)}"
-            time.sleep(0.2)
+        until(ready, lambda: f"{what}\n{self.processes.tail('brokers', 30)}", patience_s, pause_s=0.2)
 
     def run_to_end(self, run_id: str) -> str:
         self.until("the run ends", lambda: self.dagster.run_status(run_id) in ENDED)

@@ -17,6 +17,7 @@ from headgate.broker.wire.kafka.messages.create_topics import CreatableTopic, Cr
 from headgate.broker.wire.kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headgate.broker.wire.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from headgate.broker.wire.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from tests.support.waiting import until_async
 
 MEMBER_ID_REQUIRED = 79
 REBALANCE_IN_PROGRESS = 27
@@ -181,13 +182,14 @@ async def settled_groups(port: int, groups: int, size: int, **options: int) -> l
     by_group: dict[str, list[Member]] = {}
     for member in members:
         by_group.setdefault(member.group, []).append(member)
-    deadline = time.monotonic() + 60
-    while not all(len({m.generation for m in group}) == 1 and all(m.synced_at_s for m in group) for group in by_group.values()):
-        assert time.monotonic() < deadline, "groups do not settle"
+
+    def settled() -> bool:
         for task in tasks:
             if task.done():
                 task.result()
-        await asyncio.sleep(0.05)
+        return all(len({m.generation for m in group}) == 1 and all(m.synced_at_s for m in group) for group in by_group.values())
+
+    await until_async(settled, "groups settle", pause_s=0.05)
     stop.set()
     await asyncio.gather(*tasks)
     return members

@@ -22,6 +22,7 @@ from headgate.broker.log.history_columns import SCHEMA, checksum
 from tests.compat.topics import create_topic
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.history_files import upload
+from tests.support.waiting import until
 
 PARTITIONS = 3
 ROWS = 200
@@ -112,13 +113,12 @@ def layout(grpc: str, topic: str, wanted: RecordRange | None = None) -> Layout:
 
 def until_folded(grpc: str, topic: str, end: int) -> None:
     """Wait until all records below an offset are in files."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
+
+    def folded() -> bool:
         parts = layout(grpc, topic, RecordRange()).partitions
-        if all(part.folded and part.folded[-1].end_offset >= end for part in parts):
-            return
-        assert time.monotonic() < deadline, f"records do not become files. parts=`{parts}`"
-        time.sleep(0.1)
+        return all(part.folded and part.folded[-1].end_offset >= end for part in parts)
+
+    until(folded, lambda: f"records become files: {layout(grpc, topic, RecordRange()).partitions}", pause_s=0.1)
 
 
 def consumed(broker: BrokerProcess, topic: str) -> pa.Table:

@@ -45,7 +45,7 @@ class NativeReader(Reader):
 
     async def _run(self) -> None:
         async with Consumer(self.bootstrap) as consumer:
-            await consumer.assign_topic(self.topic, start="earliest")
+            await consumer.assign_topic(self.topic, start=self.place)
             while not self._stopping.is_set() or self._behind():
                 for record in await consumer.poll(timeout_ms=100):
                     self.seen[record.partition].append((record.offset, record.value or b""))

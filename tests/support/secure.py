@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
-from tests.support.broker_process import HOST, PATIENCE_S, BrokerProcess
+from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.pki import Authority
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 
 class Secure(BrokerProcess):
@@ -46,9 +46,5 @@ class Secure(BrokerProcess):
 
     def wait_line(self, event: str, after: int = 0) -> int:
         """Wait for an event in the log. Returns the length of the log."""
-        deadline = time.monotonic() + PATIENCE_S
-        while f'"{event}"' not in self.output()[after:]:
-            self.check_alive()
-            assert time.monotonic() < deadline, f"no {event} in the log\n{self.log_tail()}"
-            time.sleep(0.02)
+        until(lambda: f'"{event}"' in self.output()[after:], lambda: f"{event} in the log\n{self.log_tail()}")
         return len(self.output())

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import Self
 from headgate.pipelines.java import java_home
 from headgate.pipelines.session import LOOPBACK
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 PATIENCE_S = 90.0
 """Ends a hang, also on a busy machine. No test judges by it."""
@@ -97,11 +97,11 @@ class SparkCluster:
 
     def _wait(self, name: str, text: str) -> None:
         log = self._place / f"{name}.log"
-        deadline = time.monotonic() + PATIENCE_S
-        while text not in log.read_text() and not self._stop.is_set():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"the {name} does not start\n{log.read_text()[-2000:]}")
-            time.sleep(0.1)
+        until(
+            lambda: text in log.read_text() or self._stop.is_set(),
+            lambda: f"the {name} starts\n{log.read_text()[-2000:]}",
+            PATIENCE_S,
+        )
 
 
 def executors(app: str) -> dict[int, int]:

@@ -10,18 +10,22 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Coroutine
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 from weakref import WeakSet
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AiokafkaPartition
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.structs import RecordMetadata
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from kafka import KafkaProducer
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as PythonPartition
+from kafka.errors import UnknownBrokerIdError
 
 from tests.support.clients.confluent import QUICK_RECONNECT
 from tests.support.history import Sent, payload
+
+Place = Literal["earliest", "latest"]
 
 PATIENCE_MS = 300_000
 """Time for which the libraries may retry one record: longer than any test."""
@@ -296,12 +300,13 @@ class KafkaPythonWriter(Writer):
 
 
 class Reader(Running):
-    """Reads a topic from its beginning, always waiting for more, until it is stopped or has read up to `ends`."""
+    """Reads a topic from a place, always waiting for more, until it is stopped or has read up to `ends`."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
-        super().__init__(type(self).__name__)
-        self.bootstrap, self.topic = bootstrap, topic
+    def __init__(self, bootstrap: str, topic: str, partitions: int, place: Place = "earliest") -> None:
+        super().__init__(f"{type(self).__name__}-{place}")
+        self.bootstrap, self.topic, self.place = bootstrap, topic, place
         self.seen: dict[int, list[tuple[int, bytes]]] = {partition: [] for partition in range(partitions)}
+        """By partition: (offset, value) in the order of reading."""
         self.ends: dict[int, int] = {}
 
     def finish(self, last_offsets: dict[int, int], timeout_s: float) -> None:
@@ -341,7 +346,8 @@ class ConfluentReader(Reader):
             }
         )
         try:
-            consumer.assign([TopicPartition(self.topic, partition, OFFSET_BEGINNING) for partition in self.seen])
+            start = OFFSET_BEGINNING if self.place == "earliest" else OFFSET_END
+            consumer.assign([TopicPartition(self.topic, partition, start) for partition in self.seen])
             while not self._stopping.is_set() or self._behind():
                 for message in consumer.consume(500, 0.1):
                     self._take(message)
@@ -376,10 +382,32 @@ class AiokafkaReader(Reader):
         try:
             await _start(consumer)
             consumer.assign(assigned)
-            for part in assigned:
-                consumer.seek(part, 0)
+            await (consumer.seek_to_beginning if self.place == "earliest" else consumer.seek_to_end)(*assigned)
             while not self._stopping.is_set() or self._behind():
                 for part, messages in (await consumer.getmany(timeout_ms=100)).items():
                     self.seen[part.partition].extend((message.offset, message.value) for message in messages)
         finally:
             await consumer.stop()
+
+
+class KafkaPythonReader(Reader):
+    def run(self) -> None:
+        consumer: Any = KafkaConsumer(
+            bootstrap_servers=self.bootstrap, enable_auto_commit=False, auto_offset_reset="none", retry_backoff_ms=20
+        )
+        assigned = [PythonPartition(self.topic, partition) for partition in self.seen]
+        try:
+            consumer.assign(assigned)
+            (consumer.seek_to_beginning if self.place == "earliest" else consumer.seek_to_end)(*assigned)
+            while not self._stopping.is_set() or self._behind():
+                try:
+                    found = consumer.poll(timeout_ms=100)
+                except UnknownBrokerIdError:
+                    continue  # kafka-python 3.0.12 raises it once when a broker has gone that it still believes to lead
+                for part, messages in found.items():
+                    self.seen[part.partition].extend((message.offset, message.value) for message in messages)
+        finally:
+            consumer.close()
+
+
+READERS = (ConfluentReader, AiokafkaReader, KafkaPythonReader)

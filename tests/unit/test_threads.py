@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 import weakref
 from collections.abc import Callable
 
@@ -20,6 +19,8 @@ from headgate.broker.runtime import threads
 from headgate.broker.runtime.errors import FatalError, Reason
 from headgate.broker.runtime.threads import Pool, begin
 from headgate.broker.runtime.watchdog import Watchdog
+from tests.support.errors import raises
+from tests.support.waiting import until
 
 PATIENCE_S = 60.0
 
@@ -82,8 +83,7 @@ def test_work_that_waits_is_cancelled_where_that_is_asked_for() -> None:
     go = threading.Event()
     pool = Pool(1, "cancelled")
     first = pool.submit(go.wait)
-    while not first.running():
-        time.sleep(0.001)
+    until(first.running, "the first runs")
     second = pool.submit(go.wait)
     pool.shutdown(wait=False, cancel_futures=True)
     go.set()
@@ -115,9 +115,8 @@ def test_a_thread_that_does_not_begin_is_an_error_that_says_memory(
     monkeypatch.setattr(threading, "_start_new_thread", outcome)
     monkeypatch.setattr(threads, "START_TIMEOUT_S", 0.1)
     for start in (lambda: begin("lost", lambda: None), lambda: Pool(2, "lost")):
-        with pytest.raises(FatalError, match="out of memory") as raised:
+        with raises(FatalError, Reason.OUT_OF_MEMORY, "out of memory"):
             start()
-        assert raised.value.reason is Reason.OUT_OF_MEMORY
 
 
 async def test_a_loop_that_stands_still_is_told_of() -> None:

@@ -11,6 +11,7 @@ from headgate.broker.client import Producer
 from headgate.broker.client.publish import upload_table
 from headgate.broker.client.upload import Uploader, write_extent
 from headgate.broker.runtime.errors import InvalidError, Reason
+from tests.support.errors import raises
 
 KEY = "topics/t/data/partition=0/a.parquet"
 
@@ -28,9 +29,8 @@ def test_what_stands_there_is_never_replaced(tmp_path: Path) -> None:
     first = write_extent(store, KEY, rows(b"a", b"b"), 0, 0)
     written = (tmp_path / KEY).read_bytes()
     assert write_extent(store, KEY, rows(b"a", b"b"), 0, 0) == first, "a retry"
-    with pytest.raises(InvalidError, match="another file stands there") as caught:
+    with raises(InvalidError, Reason.INVALID_REFERENCE, "another file stands there"):
         write_extent(store, KEY, rows(b"b", b"a"), 0, 0)
-    assert caught.value.reason is Reason.INVALID_REFERENCE
     assert (tmp_path / KEY).read_bytes() == written
 
 

@@ -27,6 +27,7 @@ from headgate.broker.server.access.passwords import Passwords
 from headgate.broker.server.access.rights import Identity
 from headgate.broker.server.access.sasl import Logins, Sasl
 from headgate.broker.server.access.tokens import Tokens
+from tests.support.errors import raises
 from tests.support.examples import examples
 
 EVERY_MECHANISM = (*MECHANISMS, "PLAIN", "OAUTHBEARER")
@@ -92,9 +93,8 @@ def test_passwords_and_tokens_are_not_offered_without_tls() -> None:
     assert set(Client(**tokens).sasl.mechanisms) == set(EVERY_MECHANISM)
     assert "PLAIN" in Client(is_tls=False, sasl_plain_without_tls=True).sasl.mechanisms
     for mechanism in ("PLAIN", "OAUTHBEARER", "SCRAM-SHA-1", "GSSAPI", "ANONYMOUS", ""):
-        with pytest.raises(InvalidError) as raised:
+        with raises(InvalidError, Reason.UNSUPPORTED):
             Client(is_tls=False, **tokens).sasl.choose(mechanism)
-        assert raised.value.reason is Reason.UNSUPPORTED
 
 
 async def test_an_operator_may_offer_fewer_mechanisms() -> None:
@@ -167,9 +167,8 @@ async def test_a_login_of_another_connection_cannot_be_replayed() -> None:
 
 async def test_each_login_begins_with_a_handshake() -> None:
     client = Client()
-    with pytest.raises(InvalidError) as raised:
+    with raises(InvalidError, Reason.INVALID_REQUEST):
         await client.step(b"n,,n=alice,r=nonce")
-    assert raised.value.reason is Reason.INVALID_REQUEST
     await client.scram()
     with pytest.raises(InvalidError):
         await client.step(b"n,,n=alice,r=nonce")

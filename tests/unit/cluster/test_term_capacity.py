@@ -27,6 +27,7 @@ from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
+from tests.support.errors import raises
 
 TTL_MS = 60_000
 
@@ -116,9 +117,8 @@ async def test_open_renew_release(store: MemoryStore, clock: ManualClock) -> Non
     assert leader.told() == (3, ["r"])
     assert await leader.capacity.release("r")
     assert leader.told() == (1, [])
-    with pytest.raises(InvalidError) as caught:
+    with raises(InvalidError, Reason.NOT_FOUND):
         await leader.capacity.renew("r", None)
-    assert caught.value.reason is Reason.NOT_FOUND
 
 
 async def test_it_ends_by_itself_on_the_monotonic_clock_alone(store: MemoryStore, clock: ManualClock) -> None:
@@ -163,9 +163,8 @@ async def test_the_next_leader_gives_each_all_its_time(store: MemoryStore, clock
     other.awaited = True
     await other.begin(1)
     # A number that the leader gives before it knows its members would make fleets stop some of them.
-    with pytest.raises(RetryError) as caught:
+    with raises(RetryError, Reason.NOT_READY):
         other.capacity.desired()
-    assert caught.value.reason is Reason.NOT_READY
     assert [one.left_ms for one in other.capacity.reservations()] == [TTL_MS]
     other.awaited = False
     clock.advance(TTL_MS - 1)
@@ -176,9 +175,8 @@ async def test_the_next_leader_gives_each_all_its_time(store: MemoryStore, clock
     # The leader knows no load yet, so the present brokers stay for now.
     assert other.told() == (3, [])
     # The earlier leader notices that it was replaced, and refers callers to another broker.
-    with pytest.raises(RetryError) as caught:
+    with raises(RetryError, Reason.NOT_LEADER):
         await leader.capacity.open(asks(2, "late"))
-    assert caught.value.reason is Reason.NOT_LEADER
 
 
 async def test_a_leader_that_is_new_in_the_middle_of_a_reservation(store: MemoryStore, clock: ManualClock) -> None:

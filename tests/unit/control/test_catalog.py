@@ -22,6 +22,7 @@ from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.base.catalog import DeposedError, LocalCatalog
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
+from tests.support.errors import raises
 from tests.unit.engine.world import MortalStore
 
 ME = "a" * 32
@@ -95,13 +96,11 @@ async def test_an_answer_is_an_answer(error: HeadgateError) -> None:
 async def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COMMIT_TIMEOUT_S", 0.02)
     catalog = RoutedCatalog(ME)
-    with pytest.raises(RetryError) as caught:
+    with raises(RetryError, Reason.NOT_READY):
         await catalog.commit(edit())
-    assert caught.value.reason is Reason.NOT_READY
     catalog.use(Way(*[lost] * 1000))
-    with pytest.raises(RetryError) as caught:
+    with raises(RetryError, Reason.NOT_LEADER):
         await catalog.commit(edit())
-    assert caught.value.reason is Reason.NOT_LEADER
 
 
 async def test_commits_that_wait_behind_each_other_give_up_together(monkeypatch: pytest.MonkeyPatch) -> None:

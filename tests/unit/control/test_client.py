@@ -34,8 +34,9 @@ from headgate.broker.server.kafka.api_names import API_NAMES
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 from headgate.broker.wire.grpc.methods import Method
 from tests.support.ports import free_port
+from tests.support.waiting import until_async
 from tests.unit.control.test_one_cluster import create
-from tests.unit.control.world import World, until
+from tests.unit.control.world import World
 
 HOST = "127.0.0.1"
 
@@ -149,7 +150,7 @@ async def test_records_through_every_change_of_lead(world: World) -> None:
                             end[log.number] = max(end[log.number], log.high_watermark)
                 return all(end[number] > before[number] for number in end)
 
-            await until(grown)
+            await until_async(grown)
 
         await flows()
         await drain_broker(world.leader.participant.leader, 3)  # type: ignore[arg-type]
@@ -305,7 +306,7 @@ async def test_an_order_is_waited_for_as_long_as_it_is_under_way(
     async with Control(world.bootstrap, timeout_ms=timeout_ms, on_wait=tell) as control:
         answers = member.store.held["put"] = threading.Event()
         moving = asyncio.create_task(control.move(segment.id, world.leader.number))
-        await until(lambda: moving.done() or max(waits_s, default=0) > 2 * timeout_ms / 1000)
+        await until_async(lambda: moving.done() or max(waits_s, default=0) > 2 * timeout_ms / 1000)
         said = capsys.readouterr().err.splitlines()[-1]
         assert re.fullmatch(rf"segment move: under way for \d+ s: move of {topic}, .* of the store .* up to \d+ s more", said)
         answers.set()
@@ -317,7 +318,7 @@ async def test_an_order_is_waited_for_as_long_as_it_is_under_way(
         with pytest.raises(RetryError, match=r"still under way, and goes on.* order=`move` waited_s=`\d`"):
             await control.move(other.id, world.leader.number)
         answers.set()
-        await until(lambda: other.id not in member.engine.manifest.segments.open)
+        await until_async(lambda: other.id not in member.engine.manifest.segments.open)
 
 
 async def test_an_order_of_which_the_leader_knows_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,10 @@ from headgate.broker.control.lease_register import LeaseRegister
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.store.memory import MemoryStore
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2
+from tests.support.waiting import until_async
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_one_cluster import create, fill
-from tests.unit.control.world import Broker, World, until
+from tests.unit.control.world import Broker, World
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -42,7 +43,7 @@ async def test_a_clock_that_jumps_stops_retention_at_its_own_broker_only(make_wo
     for jump_ms in (2 * DAY_MS, -30 * DAY_MS):
         for one in (first, second):
             one.clock.jump_ms = jump_ms
-            await until(lambda one=one: doubts(one) == {"system"})
+            await until_async(lambda one=one: doubts(one) == {"system"})
             assert doubts(third) == set()
             response = await third.call("Admin.Status", admin_pb2.StatusRequest())
             told = {broker.id: broker.clock_doubt for broker in response.brokers}
@@ -51,7 +52,7 @@ async def test_a_clock_that_jumps_stops_retention_at_its_own_broker_only(make_wo
             for partition in range(6):
                 await fill(world, "t", partition, 1)
             one.clock.jump_ms = 0
-            await until(lambda one=one: doubts(one) == set())
+            await until_async(lambda one=one: doubts(one) == set())
 
 
 async def test_nothing_is_deleted_by_a_broker_in_doubt(make_world: MakeWorld) -> None:
@@ -74,19 +75,19 @@ async def test_a_broker_that_starts_with_a_wrong_clock_takes_the_leader_s_time(m
         third.clock.jump_ms = jump_ms
         await third.start()
         assert abs(third.engine.clock.now_ms() - first.engine.clock.now_ms()) < HOUR_MS
-        await until(lambda: doubts(third) == {"system"})
+        await until_async(lambda: doubts(third) == {"system"})
         assert doubts(first) == doubts(second) == set()
     third.clock.jump_ms = 0
-    await until(lambda: doubts(third) == set())
+    await until_async(lambda: doubts(third) == set())
 
 
 async def test_a_leader_that_differs_from_most_brokers_is_in_doubt(make_world: MakeWorld) -> None:
     world = await make_world(3)
     first, second, third = world.brokers
     second.clock.jump_ms = third.clock.jump_ms = 2 * DAY_MS
-    await until(lambda: doubts(first) == {"brokers"})
+    await until_async(lambda: doubts(first) == {"brokers"})
     third.clock.jump_ms = 0
-    await until(lambda: doubts(first) == doubts(third) == set())
+    await until_async(lambda: doubts(first) == doubts(third) == set())
     assert doubts(second) == {"system"}
 
 
@@ -101,7 +102,7 @@ async def test_a_cluster_that_starts_with_a_wrong_clock_deletes_nothing(make_wor
         for broker in world.brokers:
             broker.clock.jump_ms = jump_ms
             await broker.start()
-        await until(lambda: len(starts(world, "t")) == 1)
+        await until_async(lambda: len(starts(world, "t")) == 1)
         await retention_looks(world)
         assert starts(world, "t") == {0}
 
@@ -124,11 +125,11 @@ async def test_the_lease_tells_how_long_no_broker_ran(make_world: MakeWorld) -> 
 async def test_a_store_with_a_clock_of_its_own_judges_the_leader(make_world: MakeWorld) -> None:
     world = await make_world(1, append=False, cluster_lease_ttl_ms=1000)
     (broker,) = world.brokers
-    await until(lambda: broker.participant._register.ahead_ms == 0)
+    await until_async(lambda: broker.participant._register.ahead_ms == 0)
     await broker.crash()
     broker.clock.jump_ms = 30 * DAY_MS
     await broker.start()
-    await until(lambda: doubts(broker) == {"store"})
+    await until_async(lambda: doubts(broker) == {"store"})
     await broker.crash()
     broker.clock.jump_ms = 0
     later = Clock().now_ms() + DAY_MS

@@ -12,8 +12,9 @@ from headgate.broker.cluster.term_brokers import Member
 from headgate.broker.control.leader import Leader
 from headgate.broker.control.sessions import Session
 from headgate.broker.runtime.errors import FencedError
+from tests.support.waiting import until_async
 from tests.unit.control.conftest import MakeWorld
-from tests.unit.control.world import Broker, World, until
+from tests.unit.control.world import Broker, World
 
 VERY_LONG_S = 100.0
 
@@ -50,7 +51,7 @@ def silence(term: Leader, *sessions: Session, seconds: float = VERY_LONG_S) -> N
 
 async def hears_nobody(term: Leader) -> None:
     """As soon as the leader has two members, make both silent."""
-    await until(lambda: len(term.sessions.by_id) == 2)
+    await until_async(lambda: len(term.sessions.by_id) == 2)
     silence(term, *term.sessions.by_id.values())
 
 
@@ -59,7 +60,7 @@ def incarnations(world: World) -> set[str]:
 
 
 async def follows(broker: Broker) -> None:
-    await until(lambda: broker.participant.membership is not None)
+    await until_async(lambda: broker.participant.membership is not None)
 
 
 async def test_who_hears_nobody_lets_another_lead(world: World) -> None:
@@ -67,8 +68,8 @@ async def test_who_hears_nobody_lets_another_lead(world: World) -> None:
     term = leader.participant.leader
     assert term is not None
     await hears_nobody(term)
-    await until(lambda: leader.participant.leader is not term)
-    await until(lambda: any(broker.participant.leader is not None for broker in world.brokers))
+    await until_async(lambda: leader.participant.leader is not term)
+    await until_async(lambda: any(broker.participant.leader is not None for broker in world.brokers))
     assert world.leader is not leader
     await follows(leader)
     assert incarnations(world) == before and not any(broker.failures for broker in world.brokers)
@@ -87,7 +88,7 @@ async def test_who_let_others_lead_may_do_so_again(world: World) -> None:
 
 async def fails_alone(world: World, incarnation_id: str) -> None:
     """One broker notices that it was replaced, and no other fails."""
-    await until(lambda: any(broker.failures for broker in world.brokers))
+    await until_async(lambda: any(broker.failures for broker in world.brokers))
     (failed,) = (broker for broker in world.brokers if broker.failures)
     assert failed.engine.incarnation_id == incarnation_id
     await failed.crash()
@@ -99,7 +100,7 @@ async def test_who_hears_some_replaces_the_others(world: World) -> None:
     assert term is not None
     silent = next(iter(term.sessions.by_id.values()))
     silence(term, silent)
-    await until(lambda: silent.incarnation.id not in incarnations(world))
+    await until_async(lambda: silent.incarnation.id not in incarnations(world))
     assert leader.participant.leader is term
     await fails_alone(world, silent.incarnation.id)
 
@@ -114,7 +115,7 @@ async def test_who_alone_cannot_store_is_replaced(world: World) -> None:
     term.term.detector._peer(
         cut.incarnation.id
     ).promised_s = 0.0  # from now on it gets no promise, and the current one would end soon
-    await until(lambda: cut.incarnation.id not in incarnations(world))
+    await until_async(lambda: cut.incarnation.id not in incarnations(world))
     assert other.incarnation.id in incarnations(world) and leader.participant.leader is term
     await fails_alone(world, cut.incarnation.id)
 
@@ -141,7 +142,7 @@ async def test_two_machines_with_the_same_settings_are_told_what_is_wrong(make_w
     twin.port = first.port  # the port that its machine uses; the broker really listens elsewhere
     world.brokers.append(twin)
     await twin.start()
-    await until(lambda: first.failures)
+    await until_async(lambda: first.failures)
     assert isinstance(first.failures[0], FencedError)
     assert "another process runs as this broker" in first.failures[0].message
     assert "--broker-id" in first.failures[0].message

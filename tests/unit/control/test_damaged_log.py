@@ -12,9 +12,9 @@ import pytest
 from headgate.broker.cluster import term as module
 from headgate.broker.engine.base import keys
 from headgate.broker.store.memory import MemoryStore
+from tests.support.waiting import until_async
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_one_cluster import create, fill
-from tests.unit.control.world import until
 
 
 async def test_the_others_go_on_without_it(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ async def test_the_others_go_on_without_it(make_world: MakeWorld, monkeypatch: p
         assert term is not None
         return [one.order.why for one in term.term.orders.decisions if "damaged" in one.order.why]
 
-    await until(decisions)
+    await until_async(decisions)
     assert key in decisions()[0] and "broker 3 was lost" in decisions()[0]
     others = world.brokers[:2]
     for broker in others:
@@ -45,7 +45,7 @@ async def test_the_others_go_on_without_it(make_world: MakeWorld, monkeypatch: p
     assert not any(set(broker.leads()["t"]) & set(numbers) for broker in others), "acked records are not passed over"
     assert len(decisions()) == 1, "it is said once, however often it is tried"
     await store.put(key, data)
-    await until(lambda: sum(len(broker.leads()["t"]) for broker in others) == 6)
+    await until_async(lambda: sum(len(broker.leads()["t"]) for broker in others) == 6)
     first = world.lead("t", numbers[0]).engine
     assert first.partition(first.topic("t"), numbers[0]).high_watermark == 6
     assert not any(broker.failures for broker in others)

@@ -19,9 +19,10 @@ from headgate.broker.control import participant
 from headgate.broker.control.lease_register import LeaseRegister
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.store.memory import MemoryStore
+from tests.support.waiting import until_async
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_one_cluster import create, fill
-from tests.unit.control.world import WAIT_S, until
+from tests.unit.control.world import WAIT_S
 
 
 @pytest.mark.parametrize("remain", [0, 1], ids=["it then leads itself", "another one leads then"])
@@ -47,12 +48,12 @@ async def test_the_leader_goes_before_it_answers(make_world: MakeWorld, monkeypa
     await sealed.wait()
     if others:
         # The other broker is already up when the leader gives the lease back.
-        await until(lambda: len(others[0].engine.brokers()) == 2)
+        await until_async(lambda: len(others[0].engine.brokers()) == 2)
     async with asyncio.timeout(WAIT_S):
         await first.stop()
         await ending
     if others:
-        await until(lambda: others[0].participant.leader is not None)
+        await until_async(lambda: others[0].participant.leader is not None)
         await others[0].stop()
     assert all(incarnation.sealed for incarnation in world.brokers[-1].engine.manifest.incarnations.values())
     _, lease = await LeaseRegister(MemoryStore(world.objects), Clock()).read()

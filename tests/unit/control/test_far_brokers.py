@@ -17,9 +17,10 @@ from headgate.broker.cluster.manifest_format import decode_edits
 from headgate.broker.cluster.order_book import Decision
 from headgate.broker.control.stream import connect
 from tests.support.network import Doors
+from tests.support.waiting import until_async
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_one_cluster import create
-from tests.unit.control.world import HOST, Broker, until
+from tests.unit.control.world import HOST, Broker
 
 DELAY_S = 1.2
 """Of each way. A new connection takes two round trips: longer than a second, in which gRPC gave up before."""
@@ -42,9 +43,11 @@ async def test_a_broker_joins_a_leader_that_is_far_away(make_world: MakeWorld) -
         await broker.start()
         term = leader.participant.leader
         assert term is not None
-        await until(lambda: term.term.detector.round_trip_s(broker.engine.incarnation_id) >= 2 * DELAY_S)
+        await until_async(lambda: term.term.detector.round_trip_s(broker.engine.incarnation_id) >= 2 * DELAY_S)
         # The first report took a round trip, which is longer than the time-out for silence.
-        await until(lambda: broker.participant.membership is not None and broker.participant.membership.round_trip_s >= 2 * DELAY_S)
+        await until_async(
+            lambda: broker.participant.membership is not None and broker.participant.membership.round_trip_s >= 2 * DELAY_S
+        )
         assert not sum(leader.participant.replaced.values())
         assert not broker.failures
     finally:
@@ -80,7 +83,7 @@ async def test_segments_that_move_at_a_time_wait_for_two_commits(make_world: Mak
     for one in moving:
         order = term.term.planner.order_move(opened, loads, one.id, leader.number)
         decisions.append(term.orders.begin(order))
-        await until(lambda: asked == len(decisions) and any(log.refusal for log in logs))
+        await until_async(lambda: asked == len(decisions) and any(log.refusal for log in logs))
     assert sum(log.refusal is not None for log in logs) == 1, "only the writers of the first segment wait"
     answers.set()
     for decision in decisions:

@@ -31,9 +31,10 @@ from headgate.broker.server.kafka.listener import KafkaServer
 from headgate.broker.server.kafka.transport import Connection
 from headgate.broker.server.net.ports import address, listen
 from tests.support.batches import batch
+from tests.support.waiting import until_async
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_one_cluster import create
-from tests.unit.control.world import HOST, WAIT_S, Broker, World, until
+from tests.unit.control.world import HOST, WAIT_S, Broker, World
 
 VERSION = 12
 PARTITIONS = 4
@@ -81,7 +82,7 @@ async def kafka_door(broker: Broker) -> AsyncIterator[Client]:
     await server.start(listener)
     server.serve(broker.engine, broker.groups, broker.node.transaction_calls)
     reader, writer = await asyncio.open_connection(*address(listener))
-    await until(lambda: server.connections)
+    await until_async(lambda: server.connections)
     try:
         yield Client(reader, writer, next(iter(server.connections)))
     finally:
@@ -121,7 +122,7 @@ async def one_segment(make_world: MakeWorld) -> tuple[World, Broker, Segment]:
             await control.merge(first.id, second.id)
             segments = [one for one in (await control.describe()).segments if one.topic == "t"]
     broker = world.lead("t", 0)
-    await until(lambda: broker.leads().get("t") == list(range(PARTITIONS)))
+    await until_async(lambda: broker.leads().get("t") == list(range(PARTITIONS)))
     return world, broker, segments[0]
 
 
@@ -141,7 +142,7 @@ async def test_who_stays_is_answered_when_it_is_done_and_who_goes_is_told_where(
         async with handing_over(broker, change, monkeypatch) as go_on:
             for partition in (0, 3, 0):
                 client.send(partition)
-            await until(lambda: client.parked == 3)
+            await until_async(lambda: client.parked == 3)
             go_on.set()
             answers = [await client.answer() for _ in range(3)]
         assert [number for number, _ in answers] == [1, 2, 3]
@@ -162,7 +163,7 @@ async def test_a_change_that_takes_too_long_is_not_waited_for(make_world: MakeWo
             client.send(1)
             for number in range(2):
                 assert (await client.answer())[1].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, number
-        await until(lambda: broker.leads().get("t") == list(range(PARTITIONS)))
+        await until_async(lambda: broker.leads().get("t") == list(range(PARTITIONS)))
         client.send(0)
         assert (await client.answer())[1].error_code == 0
 
@@ -173,7 +174,7 @@ async def test_a_client_that_goes_takes_what_is_parked_along(make_world: MakeWor
         async with handing_over(broker, control.split(segment.id, 2, broker.number), monkeypatch):
             async with kafka_door(broker) as client:
                 client.send(0)
-                await until(lambda: client.parked)
+                await until_async(lambda: client.parked)
             assert client.parked == 0
-        await until(lambda: broker.leads().get("t") == list(range(PARTITIONS)))
+        await until_async(lambda: broker.leads().get("t") == list(range(PARTITIONS)))
         assert [log.next_offset for log in broker.engine.all_logs() if log.topic.name == "t"] == [0] * PARTITIONS

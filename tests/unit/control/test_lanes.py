@@ -34,9 +34,10 @@ from headgate.broker.server.kafka import fetch
 from headgate.broker.server.kafka.produce import UNKNOWN_TOPIC_OR_PARTITION as UNKNOWN_TOPIC
 from headgate.broker.wire.kafka.fetch import NO_REPLICA
 from tests.support.batches import batch
+from tests.support.waiting import until_async
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_one_cluster import create
-from tests.unit.control.world import Broker, World, until
+from tests.unit.control.world import Broker, World
 from tests.unit.engine.gate_world import files_for, value_of
 
 VERSION = 12
@@ -78,7 +79,7 @@ async def with_lane(make_world: MakeWorld, brokers: int = 1, lane_id: int = LANE
     lane = Broker(world.objects, lane_id, {"history_lane_bytes": 1, **values, "role": "lane"})
     await lane.start()
     world.brokers.append(lane)
-    await until(lambda: all(one.engine.lanes() for one in world.brokers))
+    await until_async(lambda: all(one.engine.lanes() for one in world.brokers))
     return world, lane
 
 
@@ -99,13 +100,13 @@ async def append(world: World, *values: bytes, partition: int = 0) -> None:
 
 async def followed(world: World, lane: Broker) -> None:
     """The lane has the leader's manifest."""
-    await until(lambda: encode_snapshot(lane.engine.manifest) == encode_snapshot(world.leader.engine.manifest))
+    await until_async(lambda: encode_snapshot(lane.engine.manifest) == encode_snapshot(world.leader.engine.manifest))
 
 
 async def test_a_lane_leads_nothing_and_is_no_broker(make_world: MakeWorld) -> None:
     world, lane = await with_lane(make_world, 2)
     await world.brokers[0].engine.create_topic("t", 8, {})
-    await until(lambda: sum(len(one.leads().get("t", ())) for one in world.brokers) == 8)
+    await until_async(lambda: sum(len(one.leads().get("t", ())) for one in world.brokers) == 8)
     assert not lane.leads().get("t") and all(one.leads().get("t") for one in world.brokers[:2])
     leader = world.leader.participant.leader
     assert leader is not None
@@ -114,11 +115,11 @@ async def test_a_lane_leads_nothing_and_is_no_broker(make_world: MakeWorld) -> N
         assert [broker.broker_id for broker in one.engine.lanes()] == [LANE_ID]
     assert {load.broker_id for load in leader.term.loads()} == {1, 2} and leader.term.takers() == 2
     assert leader.capacity.live_brokers() == 2
-    await until(lambda: "t" in lane.engine.logs)
+    await until_async(lambda: "t" in lane.engine.logs)
     with pytest.raises(HeadgateError, match="does not lead"):
         lane.engine.partition(lane.engine.topic("t"), 0)
     await lane.stop()
-    await until(lambda: not world.leader.engine.lanes())
+    await until_async(lambda: not world.leader.engine.lanes())
 
 
 async def test_history_is_at_the_lane_and_the_rest_at_the_lead(make_world: MakeWorld) -> None:
@@ -195,14 +196,14 @@ async def test_records_that_are_not_listed_yet_are_never_skipped(make_world: Mak
 async def test_a_failover_of_the_lead(make_world: MakeWorld) -> None:
     world, lane = await with_lane(make_world, 2)
     await world.brokers[0].engine.create_topic("t", 2, {})
-    await until(lambda: sum(len(one.leads().get("t", ())) for one in world.brokers) == 2)
+    await until_async(lambda: sum(len(one.leads().get("t", ())) for one in world.brokers) == 2)
     await flood(world, "g", [3, 3])
     await append(world, b"live")
     await append(world, b"live", partition=1)
     victim = next(one for one in world.brokers if one is not world.leader and one is not lane)
     partition = victim.leads()["t"][0]
     await victim.crash()
-    await until(lambda: partition in world.leader.leads()["t"])
+    await until_async(lambda: partition in world.leader.leads()["t"])
     await followed(world, lane)
     for number in range(2):
         history = [value_of("g", number, row) for row in range(3)]
@@ -292,7 +293,7 @@ async def test_a_lane_whose_cache_on_disk_is_damaged(make_world: MakeWorld, tmp_
     for how in (flip, cut):
         for _ in range(2):
             assert await ask(lane.engine, 0) == history
-            await until(lambda: damage(lambda *_: None))
+            await until_async(lambda: damage(lambda *_: None))
         assert damage(how)
         assert await ask(lane.engine, 0) == history
 
@@ -307,7 +308,7 @@ async def test_two_lanes_during_a_change_of_plan(make_world: MakeWorld) -> None:
     second = Broker(world.objects, LANE_ID + LANE_IDS, {"history_lane_bytes": 1, "role": "lane"})
     await second.start()
     world.brokers.append(second)
-    await until(lambda: len(lead.lanes()) == 2)
+    await until_async(lambda: len(lead.lanes()) == 2)
     for one in (first, second):
         await followed(world, one)
     assert {(await ask(lead, 0, partition=one, guide=Guide())).preferred for one in range(2)} == {first.number, second.number}
@@ -318,7 +319,7 @@ async def test_two_lanes_during_a_change_of_plan(make_world: MakeWorld) -> None:
                 assert await ask(one.engine, offset, partition=number) == Got(0, NO_REPLICA, history[offset:])
     assert second.engine.lane is not None
     second.engine.lane.is_leaving = True
-    await until(lambda: second.engine.lead(lead.topic("t").id, 1) is not None)
+    await until_async(lambda: second.engine.lead(lead.topic("t").id, 1) is not None)
     assert await ask(second.engine, 1, partition=1) == BACK, "also for a client that still asks the lane"
     guide = Guide()
     sent = [(await ask(lead, 1, partition=1, guide=guide)).preferred for _ in range(4)]
@@ -360,7 +361,7 @@ async def test_a_lane_that_was_lost_is_replaced(make_world: MakeWorld) -> None:
     await create(world, "t", 1)
     await flood(world, "g", [3])
     await lane.crash()
-    await until(lambda: not world.leader.engine.lanes())
+    await until_async(lambda: not world.leader.engine.lanes())
     assert (await ask(world.leader.engine, 0, guide=Guide())).values, "without a lane the lead serves"
     await lane.start()
     await followed(world, lane)

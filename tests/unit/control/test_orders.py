@@ -24,6 +24,7 @@ from headgate.broker.cluster.segments import Order, OrderKind, SegmentInfo, Succ
 from headgate.broker.control.orders import Orders
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from tests.support.errors import raises
 
 A, B = "a" * 32, "b" * 32
 
@@ -165,9 +166,8 @@ async def test_the_end_of_a_term_ends_its_orders() -> None:
     leader = PaperLeader()
     decision, _ = leader.merge()
     leader.orders.stop()
-    with pytest.raises(RetryError) as caught:
+    with raises(RetryError, Reason.NOT_LEADER):
         await leader.orders.wait(decision)
-    assert caught.value.reason is Reason.NOT_LEADER
 
 
 async def test_what_was_done_elsewhere_is_remembered() -> None:

@@ -23,8 +23,9 @@ from headgate.broker.engine.write.replicas import Copy, Replicas
 from headgate.broker.log.batch import split
 from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from tests.support.waiting import until_async
 from tests.unit.control.conftest import MakeWorld
-from tests.unit.control.world import Broker, World, until
+from tests.unit.control.world import Broker, World
 
 EVERYTHING = 1 << 30
 PRODUCER = 7
@@ -69,7 +70,9 @@ def lead_of(world: World) -> Broker:
 
 
 async def new_lead(world: World, old: Broker) -> Broker:
-    await until(lambda: any(broker is not old and broker.running and 0 in broker.leads().get("t", ()) for broker in world.brokers))
+    await until_async(
+        lambda: any(broker is not old and broker.running and 0 in broker.leads().get("t", ()) for broker in world.brokers)
+    )
     return next(broker for broker in world.brokers if broker is not old and broker.running and 0 in broker.leads().get("t", ()))
 
 
@@ -77,7 +80,7 @@ async def replicating(make_world: MakeWorld, count: int = 3, **settings: Any) ->
     """A world with topic t, its leader (which does not lead the cluster), and that leader's follower. Record 0 is durable."""
     world = await make_world(count, append=False, wal_flush_interval_ms=1, **settings)
     await world.brokers[-1].engine.create_topic("t", 1, {"ack": "replicated"})
-    await until(lambda: any("t" in broker.leads() for broker in world.brokers))
+    await until_async(lambda: any("t" in broker.leads() for broker in world.brokers))
     lead = lead_of(world)
     if lead is world.leader:
         (segment,) = lead.engine.leads.segments()
@@ -87,7 +90,7 @@ async def replicating(make_world: MakeWorld, count: int = 3, **settings: Any) ->
         await orders.wait(orders.begin(order))
         lead = await new_lead(world, lead)
     assert await send(lead, 0) == 0
-    await until(lambda: lead.engine.replicator.counts)
+    await until_async(lambda: lead.engine.replicator.counts)
     follower = lead.engine.manifest.followers[lead.engine.incarnation_id]
     return world, lead, next(one for one in world.brokers if one.engine.incarnation_id == follower.incarnation_id)
 
@@ -113,7 +116,7 @@ async def test_what_two_brokers_hold_outlives_one(make_world: MakeWorld) -> None
     assert await values(heir) == [b"%d" % number for number in range(20)]
     again = [await send(heir, number) for number in range(15, 22)]
     assert again == list(range(15, 22)), "retries have their first offset, also of what only the follower had"
-    await until(lambda: follower.engine.replicas.bytes == 0)
+    await until_async(lambda: follower.engine.replicas.bytes == 0)
 
 
 async def test_a_lead_without_its_follower_waits_for_the_store(make_world: MakeWorld) -> None:
@@ -121,13 +124,13 @@ async def test_a_lead_without_its_follower_waits_for_the_store(make_world: MakeW
     hold_puts(lead)
     assert await send(lead, 1) == 1
     await follower.crash()
-    await until(lambda: not lead.engine.replicator.counts)
+    await until_async(lambda: not lead.engine.replicator.counts)
     waiting = send(lead, 2)
     await asyncio.sleep(0.05)
     assert not waiting.done()
     let_puts_go(lead)
     assert await waiting == 2
-    await until(lambda: lead.engine.replicator.counts)
+    await until_async(lambda: lead.engine.replicator.counts)
     (third,) = [broker for broker in world.brokers if broker.running and broker is not lead]
     assert lead.engine.manifest.followers[lead.engine.incarnation_id].incarnation_id == third.engine.incarnation_id
     hold_puts(lead)
@@ -154,8 +157,8 @@ async def test_a_follower_that_the_manifest_could_not_name_is_looked_for_again(
     monkeypatch.setattr(lead.engine, "set_follower", refused_once)
     stream = lead.engine.replicator.stream
     lead.engine.replicator.end()
-    await until(lambda: lead.engine.replicator.stream > stream + 1)
-    await until(lambda: lead.engine.replicator.counts)
+    await until_async(lambda: lead.engine.replicator.stream > stream + 1)
+    await until_async(lambda: lead.engine.replicator.counts)
     hold_puts(lead)
     assert await send(lead, 1) == 1
     assert follower.engine.replicas.bytes > 0
@@ -170,7 +173,7 @@ async def test_who_was_replaced_cannot_ack(make_world: MakeWorld) -> None:
     copies = follower.engine.replicas.surrender(lead.engine.incarnation_id, stream)
     assert [next(iter_records(copy.batch)).value for copy in copies] == [b"1"]
     late = send(lead, 2)
-    await until(lambda: not lead.engine.replicator.counts)
+    await until_async(lambda: not lead.engine.replicator.counts)
     assert not late.done()
     assert follower.engine.replicas.surrender(lead.engine.incarnation_id, stream) == copies, "who asks again hears the same"
 
@@ -188,7 +191,7 @@ async def test_a_topic_becomes_one_with_copies(make_world: MakeWorld) -> None:
     assert await plain == 1
     before = lead.engine.replicator.stream
     await lead.engine.alter_topic_config(topic, {"ack": "replicated"})
-    await until(lambda: lead.engine.replicator.stream > before and lead.engine.replicator.counts)
+    await until_async(lambda: lead.engine.replicator.stream > before and lead.engine.replicator.counts)
     hold_puts(lead)
     assert await send(lead, 2) == 2
 
@@ -198,7 +201,7 @@ async def test_mixed_topics_wait_for_the_store(make_world: MakeWorld) -> None:
     world, lead, _ = await replicating(make_world, 2)
     for name in ("plain1", "plain2", "plain3", "plain4"):
         await lead.engine.create_topic(name, 1, {})
-    await until(lambda: any(name.startswith("plain") for name in lead.leads()))
+    await until_async(lambda: any(name.startswith("plain") for name in lead.leads()))
     name = next(name for name in lead.leads() if name.startswith("plain"))
     hold_puts(lead)
     data = encode_batch([Record(0, 1, None, b"x")])

@@ -20,10 +20,11 @@ from headgate.broker.control.probe import ask
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
+from tests.support.waiting import until_async
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_cut_off import incarnations, silence
 from tests.unit.control.test_replication import replicating, send
-from tests.unit.control.world import World, until
+from tests.unit.control.world import World
 
 LATE_S = 1.5
 
@@ -59,7 +60,7 @@ async def test_a_member_that_gives_its_stream_up_joins_again(world: World) -> No
     for broker in world.brokers:
         if broker.participant.membership is not None and broker.participant.membership._stream is not None:
             broker.participant.membership._stream.give_up("the leader is silent")
-    await until(lambda: sessions.keys() == earlier.keys() and not set(sessions.values()) & set(earlier.values()))
+    await until_async(lambda: sessions.keys() == earlier.keys() and not set(sessions.values()) & set(earlier.values()))
     assert incarnations(world) == before and world.leader.participant.leader is term
     assert not any(broker.failures for broker in world.brokers)
 
@@ -78,11 +79,11 @@ async def test_a_leader_that_is_late_with_its_lease_is_not_replaced(make_world: 
     for broker in world.brokers:
         if broker.participant.membership is not None and broker.participant.membership._stream is not None:
             broker.participant.membership._stream.give_up("the leader is silent")
-    await until(lambda: any(broker.participant.leader is not None for broker in world.brokers if broker is not late))
+    await until_async(lambda: any(broker.participant.leader is not None for broker in world.brokers if broker is not late))
     await term.lease.write()
-    await until(lambda: late.participant.membership is not None)
+    await until_async(lambda: late.participant.membership is not None)
     assert world.leader is not late and incarnations(world) == before
-    await until(lambda: len(term_of(world).sessions.by_id) == 2)
+    await until_async(lambda: len(term_of(world).sessions.by_id) == 2)
     assert incarnations(world) == before and not any(broker.failures for broker in world.brokers)
 
 
@@ -92,7 +93,7 @@ async def test_a_silent_broker_on_a_starved_machine_is_waited_for_and_people_are
     term.term.detector.heard(silent.incarnation.id, term.clock.monotonic(), late_s=LATE_S)
     timeout_s = term.term.detector._timeout_s
     silence(term, silent, seconds=timeout_s + 1.0)
-    await until(lambda: term.term.orders.decisions)
+    await until_async(lambda: term.term.orders.decisions)
     answer = await describe(world)
     wait = answer.decisions[0]
     assert (wait.kind, wait.error, wait.under_way) == ("wait", "", False)
@@ -112,7 +113,7 @@ async def test_what_a_member_reports_of_itself_reaches_the_leader(make_world: Ma
     member = next(broker for broker in world.brokers if broker.participant.leader is None)
     now_s = member.engine.clock.monotonic()
     member.participant.attention._late.observe(LATE_S, now_s)
-    await until(lambda: term.term.lateness_of(member.engine.incarnation_id, member.engine.clock.monotonic())[0] >= LATE_S)
+    await until_async(lambda: term.term.lateness_of(member.engine.incarnation_id, member.engine.clock.monotonic())[0] >= LATE_S)
     row = next(row for row in (await describe(world)).members if row.incarnation_id == member.engine.incarnation_id)
     assert row.starved and row.late_ms >= LATE_S * 1000
 
@@ -133,8 +134,8 @@ async def test_a_silent_follower_on_a_starved_machine_is_kept(make_world: MakeWo
     follower = lead.engine.manifest.followers[lead.engine.incarnation_id]
     lead.participant.attention._late.observe(LATE_S, lead.engine.clock.monotonic())
     silence_s = replication.SILENCE_S + 1.0
-    await until(lambda: silences.count(silence_s) >= 10)
+    await until_async(lambda: silences.count(silence_s) >= 10)
     assert await send(lead, 1) == 1
     assert lead.engine.replicator.counts and lead.engine.manifest.followers[lead.engine.incarnation_id] == follower
     silence_s = STRETCHED_MAX * replication.SILENCE_S + 1.0
-    await until(lambda: lead.engine.manifest.followers[lead.engine.incarnation_id] != follower)
+    await until_async(lambda: lead.engine.manifest.followers[lead.engine.incarnation_id] != follower)

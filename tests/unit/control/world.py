@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -26,6 +25,7 @@ from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, capacity_pb2, control_pb2, groups_pb2, kafka_pb2, log_pb2
 from headgate.broker.wire.grpc.methods import methods
 from tests.support.ports import free_port
+from tests.support.waiting import until_async
 from tests.unit.engine.world import MortalStore
 
 HOST = "127.0.0.1"
@@ -40,13 +40,6 @@ METHODS = {
     for service in file.DESCRIPTOR.services_by_name.values()
     for name, method in methods(service).items()
 }
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait for a condition inside the brokers."""
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110  # of the brokers' inside, which has no events for tests
-            await asyncio.sleep(0.002)
 
 
 class JumpyClock(Clock):
@@ -202,7 +195,7 @@ class World:
             broker = Broker(self.objects, number, self._values, append=self.append)
             self.brokers.append(broker)
             await broker.start()
-        await until(lambda: all(len(broker.engine.brokers()) == count for broker in self.brokers))
+        await until_async(lambda: all(len(broker.engine.brokers()) == count for broker in self.brokers))
 
     @property
     def bootstrap(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -75,6 +76,16 @@ async def make_machine(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Make
         await machine.close()
     for store in stores:
         await store.close()
+
+
+def machine_on(medium: str) -> Any:
+    """The fixture `machine` of a module whose tests need one medium alone."""
+
+    @pytest.fixture
+    def machine(make_machine: MakeMachine) -> Machine:
+        return make_machine(medium)
+
+    return machine
 
 
 @pytest.fixture(params=MEDIA)

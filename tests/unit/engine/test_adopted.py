@@ -34,7 +34,11 @@ from headgate.broker.store.local import LocalStore
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from headgate.broker.store.wrappers import MeteredStore
 from tests.support.adopted import EPOCH, Adopted, adopted
-from tests.unit.engine.test_history import KeptEncoders
+from tests.support.errors import raises
+from tests.unit.engine.test_history import KeptEncoders, MakeReader
+from tests.unit.engine.test_history import make_reader_of as make_reader
+
+__all__ = ["make_reader"]  # a fixture
 
 COUNT = 1500
 
@@ -88,25 +92,6 @@ async def put(store: Store, source: Adopted) -> dict[int, ParquetExtent]:
         await store.put(file.path, data)
     await store.put(source.path, encode_recipe(recipe))
     return source.extents()
-
-
-MakeReader = Callable[..., HistoryReader]
-
-
-@pytest_asyncio.fixture
-async def make_reader() -> AsyncIterator[MakeReader]:
-    made: list[HistoryReader] = []
-
-    def make(store: Store, encoders: Encoders | None, cache_bytes_max: int = 64 << 20, codec: Codec = Codec.NONE) -> HistoryReader:
-        reader = HistoryReader(
-            lambda path: (store, path), cache_bytes_max=cache_bytes_max, parallel=2, codec=codec, encoders=encoders
-        )
-        made.append(reader)
-        return reader
-
-    yield make
-    for reader in made:
-        await reader.close()
 
 
 def shown(batches: list[memoryview]) -> list[Record]:
@@ -323,9 +308,8 @@ async def test_a_damaged_recipe_harms_its_own_offsets_alone(
             await reader.read(lying, extent.base_offset, 1)
     await directory.delete(source.path)
     for extent in extents.values():
-        with pytest.raises(InvalidError) as caught:
+        with raises(InvalidError, Reason.NOT_FOUND):
             await reader.read(extent, extent.base_offset, 1)
-        assert caught.value.reason is Reason.NOT_FOUND
     assert await read_all(reader, others[0]) == other.records(0, others[0].base_offset)
     await directory.put(source.path, data)
     assert await read_all(reader, extents[0]) == source.records(0, extents[0].base_offset), "no error is kept"

@@ -38,12 +38,15 @@ from headgate.broker.server.grpc.layout import layout
 from headgate.broker.store.local import LocalStore
 from headgate.broker.wire.grpc.headgate.v1 import gates_pb2
 from tests.support.adopted import adopted, file_of
-from tests.unit.engine.conftest import MakeMachine
+from tests.unit.engine.conftest import MakeMachine, machine_on
 from tests.unit.engine.test_adopted_gates import HOUR_MS, World
 from tests.unit.engine.test_offline import AT_ONCE, OFF, deaths_of_folds, files, folded, seen
 from tests.unit.engine.world import Commit, Incarnation, Machine, at_next_commit
 
 PARTITIONS = 3
+
+
+machine = machine_on("memory")
 
 
 class Decoded:
@@ -91,10 +94,9 @@ async def lose(here: World, file: int) -> bytes:
 
 
 async def test_a_unit_is_decoded_once_and_consumers_see_the_same_records(
-    make_machine: MakeMachine, decoded: Decoded, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+    machine: Machine, decoded: Decoded, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
     monkeypatch.setattr(file_writer, "FILE_BYTES", 2_000)
-    machine = make_machine("memory")
     here = await flooded(machine)
     broker, files_of_gates = here.broker, here.broker.leader.gates.files
     before = await all_seen(broker)
@@ -122,17 +124,16 @@ async def test_a_unit_is_decoded_once_and_consumers_see_the_same_records(
     await files_of_gates.sweep(HOUR_MS)
     assert {one for one in await here.there() if not one.endswith((".json", ".avro"))} == made_paths
     assert not broker.engine.manifest.superseded and not broker.engine.manifest.condemned
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     assert await all_seen(broker) == before and await folded(broker) == 0
 
 
-async def test_rows_as_json_are_made_in_steps(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, decoded: Decoded) -> None:
+async def test_rows_as_json_are_made_in_steps(machine: Machine, monkeypatch: pytest.MonkeyPatch, decoded: Decoded) -> None:
     """A file is complete in the middle of a unit, and has the rows of its offsets."""
     monkeypatch.setattr(file_writer, "FILE_BYTES", 6_000)
     monkeypatch.setattr(adopted_work, "HELD_BYTES", 15_000)
     monkeypatch.setattr(log_adopted, "JSON_ROWS", 7)
-    broker = await make_machine("memory").start()
+    broker = await machine.start()
     here = World(broker, adopted(600, group_rows=60, unit_groups=3))
     await here.open(config=AT_ONCE)
     await here.fill(await here.put(replace(here.source.recipe, version=2, value="", row=["payload", "user"])))
@@ -168,9 +169,8 @@ async def test_rows_as_json_are_made_in_steps(make_machine: MakeMachine, monkeyp
 
 @pytest.mark.parametrize("broken", [0, 2, 4])
 async def test_a_unit_that_cannot_be_folded_stays_and_is_tried_again(
-    make_machine: MakeMachine, decoded: Decoded, clock: ManualClock, caplog: pytest.LogCaptureFixture, broken: int
+    machine: Machine, decoded: Decoded, clock: ManualClock, caplog: pytest.LogCaptureFixture, broken: int
 ) -> None:
-    machine = make_machine("memory")
     # A file for each unit.
     broker = await machine.start()
     source = adopted(600, group_rows=60, unit_groups=1)
@@ -275,8 +275,7 @@ async def test_a_recipe_that_is_lost_stops_nothing_else(
     assert await folded(broker) == PARTITIONS and not adopted_left(broker)
 
 
-async def test_any_prefix_of_offsets_may_be_deleted(make_machine: MakeMachine, decoded: Decoded, clock: ManualClock) -> None:
-    machine = make_machine("memory")
+async def test_any_prefix_of_offsets_may_be_deleted(machine: Machine, decoded: Decoded, clock: ManualClock) -> None:
     here = await flooded(machine, config=OFF)
     broker = here.broker
     before = await all_seen(broker)
@@ -377,8 +376,7 @@ async def test_folds_that_come_too_late_change_nothing(make_machine: MakeMachine
     assert broker.engine.running.offline.adopted.units_stuck == 0
 
 
-async def test_death_at_any_call_loses_nothing(make_machine: MakeMachine, clock: ManualClock) -> None:
-    machine = make_machine("memory")
+async def test_death_at_any_call_loses_nothing(machine: Machine, clock: ManualClock) -> None:
     here = await flooded(machine, 300)
     broker = here.broker
     before = await all_seen(broker)

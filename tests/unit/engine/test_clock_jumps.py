@@ -14,12 +14,16 @@ import pytest
 from headgate.broker.cluster.downtime import cutoff_ms, is_clock_right
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import InvalidError, Reason
-from tests.unit.engine.conftest import MakeMachine
+from tests.support.errors import raises
+from tests.unit.engine.conftest import machine_on
 from tests.unit.engine.world import Incarnation, Machine, read_values, settings
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 JUMPS_MS = [HOUR_MS, 2 * DAY_MS, 30 * DAY_MS, -HOUR_MS, -30 * DAY_MS]
+
+
+machine = machine_on("memory")
 
 
 async def looked(broker: Incarnation) -> None:
@@ -46,11 +50,9 @@ async def restarted(machine: Machine, broker: Incarnation, kind: str) -> Incarna
 @pytest.mark.parametrize("jump_ms", JUMPS_MS)
 @pytest.mark.parametrize("kind", ["", "crash", "stop"])
 async def test_a_jump_deletes_nothing_doubles_nothing_and_refuses_nothing(
-    make_machine: MakeMachine, clock: ManualClock, jump_ms: int, kind: str
+    machine: Machine, clock: ManualClock, jump_ms: int, kind: str
 ) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {"retention.ms": str(2 * HOUR_MS)})
+    broker = await machine.begin(1, {"retention.ms": str(2 * HOUR_MS)})
     await machine.send(broker, [b"old"], timestamp_ms=clock.now_ms())
     await broker.wal.roll()
     clock.advance(HOUR_MS)
@@ -72,12 +74,8 @@ async def test_a_jump_deletes_nothing_doubles_nothing_and_refuses_nothing(
 
 @pytest.mark.parametrize("jump_ms", JUMPS_MS)
 @pytest.mark.parametrize("kind", ["", "crash"])
-async def test_a_jump_and_its_correction_delete_nothing(
-    make_machine: MakeMachine, clock: ManualClock, jump_ms: int, kind: str
-) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {"retention.ms": str(2 * HOUR_MS)})
+async def test_a_jump_and_its_correction_delete_nothing(machine: Machine, clock: ManualClock, jump_ms: int, kind: str) -> None:
+    broker = await machine.begin(1, {"retention.ms": str(2 * HOUR_MS)})
     true_ms = clock.now_ms()
     await sent(machine, broker, b"before", true_ms, 0)
     clock.jump_wall(jump_ms)
@@ -93,10 +91,8 @@ async def test_a_jump_and_its_correction_delete_nothing(
     assert await read_values(broker) == [b"before", b"meanwhile", b"after"]
 
 
-async def test_what_is_old_goes_although_the_clock_jumped_and_was_corrected(make_machine: MakeMachine, clock: ManualClock) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {"retention.ms": str(2 * HOUR_MS)})
+async def test_what_is_old_goes_although_the_clock_jumped_and_was_corrected(machine: Machine, clock: ManualClock) -> None:
+    broker = await machine.begin(1, {"retention.ms": str(2 * HOUR_MS)})
     await machine.send(broker, [b"old"], timestamp_ms=clock.now_ms())
     clock.jump_wall(DAY_MS)
     await looked(broker)
@@ -109,10 +105,8 @@ async def test_what_is_old_goes_although_the_clock_jumped_and_was_corrected(make
     assert await read_values(broker) == [], "elapsed time counts"
 
 
-async def test_time_in_which_no_broker_ran_does_not_count(make_machine: MakeMachine, clock: ManualClock) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {"retention.ms": str(2 * HOUR_MS)})
+async def test_time_in_which_no_broker_ran_does_not_count(machine: Machine, clock: ManualClock) -> None:
+    broker = await machine.begin(1, {"retention.ms": str(2 * HOUR_MS)})
     await machine.send(broker, [b"old"], timestamp_ms=clock.now_ms())
     await machine.stop(broker)
     clock.advance(30 * DAY_MS)
@@ -127,10 +121,8 @@ async def test_time_in_which_no_broker_ran_does_not_count(make_machine: MakeMach
     assert await read_values(broker) == []
 
 
-async def test_who_trusts_the_clock_has_downtime_counted(make_machine: MakeMachine, clock: ManualClock) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {"retention.ms": str(2 * HOUR_MS)})
+async def test_who_trusts_the_clock_has_downtime_counted(machine: Machine, clock: ManualClock) -> None:
+    broker = await machine.begin(1, {"retention.ms": str(2 * HOUR_MS)})
     await machine.send(broker, [b"old"], timestamp_ms=clock.now_ms())
     await machine.stop(broker)
     clock.advance(30 * DAY_MS)
@@ -140,10 +132,8 @@ async def test_who_trusts_the_clock_has_downtime_counted(make_machine: MakeMachi
     assert await read_values(broker) == []
 
 
-async def test_append_times_never_go_back(make_machine: MakeMachine, clock: ManualClock) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {"message.timestamp.type": "LogAppendTime"})
+async def test_append_times_never_go_back(machine: Machine, clock: ManualClock) -> None:
+    broker = await machine.begin(1, {"message.timestamp.type": "LogAppendTime"})
     times = []
     for jump_ms in (-30 * DAY_MS, 0, 31 * DAY_MS):
         for kind in ("", "crash"):
@@ -156,13 +146,10 @@ async def test_append_times_never_go_back(make_machine: MakeMachine, clock: Manu
     assert await broker.engine.max_timestamp(broker.log()) == (times[-1], len(times) - 1)
 
 
-async def test_while_the_clock_is_in_doubt_producers_are_believed(make_machine: MakeMachine, clock: ManualClock) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
-    with pytest.raises(InvalidError) as caught:
+async def test_while_the_clock_is_in_doubt_producers_are_believed(machine: Machine, clock: ManualClock) -> None:
+    broker = await machine.begin()
+    with raises(InvalidError, Reason.INVALID_TIMESTAMP):
         await machine.send(broker, [b"a"], timestamp_ms=clock.now_ms() + 2 * HOUR_MS)
-    assert caught.value.reason is Reason.INVALID_TIMESTAMP
     await machine.send(broker, [b"a"], timestamp_ms=clock.now_ms())
     await machine.stop(broker)
     clock.advance(DAY_MS)
@@ -173,10 +160,10 @@ async def test_while_the_clock_is_in_doubt_producers_are_believed(make_machine: 
     assert await read_values(broker) == [b"a", b"b"]
 
 
-async def test_retention_by_size_goes_on_while_the_clock_is_in_doubt(make_machine: MakeMachine, clock: ManualClock) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start(settings(wal_chunk_bytes=16_384))
-    await broker.engine.create_topic("t", 1, {"retention.bytes": "20000", "retention.ms": str(HOUR_MS)})
+async def test_retention_by_size_goes_on_while_the_clock_is_in_doubt(machine: Machine, clock: ManualClock) -> None:
+    broker = await machine.begin(
+        1, {"retention.bytes": "20000", "retention.ms": str(HOUR_MS)}, settings=settings(wal_chunk_bytes=16_384)
+    )
     clock.jump_wall(2 * DAY_MS)
     for number in range(40):
         await machine.send(broker, [bytes(3_000) + b"%d" % number], timestamp_ms=clock.now_ms() - 2 * DAY_MS)

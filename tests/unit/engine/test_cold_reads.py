@@ -22,7 +22,8 @@ from headgate.broker.store.interface import Store
 from headgate.broker.store.local import LocalStore
 from headgate.broker.store.s3 import open_s3
 from headgate.broker.store.wrappers import MeteredStore
-from tests.unit.engine.world import NOW_MS, Incarnation, Machine, eventually, settings
+from tests.support.waiting import until_async
+from tests.unit.engine.world import NOW_MS, Incarnation, Machine, settings
 
 PARTITIONS = 8
 FETCH_BYTES = 1 << 20
@@ -124,7 +125,7 @@ async def test_batches_that_lie_apart_are_read_together(
         world = World(broker, store)
         await world.write(batch_bytes, count)
         if medium.startswith("s3:"):
-            await eventually(lambda: all(not len(broker.log("t", number).open) for number in range(PARTITIONS)))
+            await until_async(lambda: all(not len(broker.log("t", number).open) for number in range(PARTITIONS)))
         requests, read_bytes = world.spent()
         served = await {"in_turn": world.read_in_turn, "at_once": world.read_at_once, "one": world.read_one}[reader]()
         requests_after, read_bytes_after = world.spent()

@@ -23,7 +23,7 @@ from headgate.broker.log.compression import Codec
 from headgate.broker.log.records import Record, encode_batch
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import Reason
-from tests.unit.engine.conftest import MakeMachine
+from tests.unit.engine.conftest import MakeMachine, machine_on
 from tests.unit.engine.gate_world import files_for
 from tests.unit.engine.test_offline import (
     AT_ONCE,
@@ -32,6 +32,7 @@ from tests.unit.engine.test_offline import (
     append,
     append_in_transaction,
     chunk_extents,
+    deaths_of_folds,
     end_transaction,
     files,
     folded,
@@ -39,10 +40,13 @@ from tests.unit.engine.test_offline import (
     seen,
 )
 from tests.unit.engine.test_tables import agree
-from tests.unit.engine.world import NOW_MS, Incarnation
+from tests.unit.engine.world import NOW_MS, Incarnation, Machine
 
 COMPACT = {**AT_ONCE, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 DAY_MS = 24 * HOUR_MS
+
+
+machine = machine_on("memory")
 
 
 async def put(broker: Incarnation, *rows: tuple[bytes, bytes | None]) -> None:
@@ -61,8 +65,7 @@ async def found(broker: Incarnation) -> list[tuple[int, bytes | None, bytes | No
 
 async def test_the_newest_record_of_each_key_stays_at_its_offset(make_machine: MakeMachine) -> None:
     machine = make_machine("local")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, COMPACT)
+    broker = await machine.begin(1, COMPACT)
     for number in range(10):
         await put(broker, *[(b"k%d" % (at % 3), b"%d-%d" % (number, at)) for at in range(6)])
         if number == 4:
@@ -83,20 +86,15 @@ async def test_the_newest_record_of_each_key_stays_at_its_offset(make_machine: M
     # A reader at an offset whose record has left continues behind it.
     log = broker.log()
     assert [one for one in await found(broker) if one[0] >= 58] == expected[1:]
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     assert await found(broker) == expected
     assert await compacted(broker) == 0, "the next lead knows what is clean"
     assert broker.log().high_watermark == log.high_watermark == 62
 
 
-async def test_readers_in_the_middle_of_a_pass_see_the_last_values(
-    make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_readers_in_the_middle_of_a_pass_see_the_last_values(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_fold, "RUN_EXTENTS_MAX", 2)
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, COMPACT)
+    broker = await machine.begin(1, COMPACT)
     for number in range(8):
         await put(broker, *[(b"k%d" % at, b"%d" % number) for at in range(number + 1)])
         await listed(broker)
@@ -119,10 +117,8 @@ async def test_readers_in_the_middle_of_a_pass_see_the_last_values(
     assert broker.log().windows.cuts, "runs without a record left are ranges that readers pass"
 
 
-async def test_markers_of_deleted_keys_stay_for_their_time(make_machine: MakeMachine, clock: ManualClock) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {**COMPACT, "delete.retention.ms": str(HOUR_MS)})
+async def test_markers_of_deleted_keys_stay_for_their_time(machine: Machine, clock: ManualClock) -> None:
+    broker = await machine.begin(1, {**COMPACT, "delete.retention.ms": str(HOUR_MS)})
     await put(broker, (b"a", b"1"), (b"b", b"1"))
     assert await compacted(broker) == 1
     await put(broker, (b"a", None), (b"b", b"2"))
@@ -141,19 +137,15 @@ async def test_markers_of_deleted_keys_stay_for_their_time(make_machine: MakeMac
         clock.advance(2 * HOUR_MS)
         await compacted(broker)
     assert await found(broker) == [] and not files(broker) and not chunk_extents(broker)
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     assert broker.log().high_watermark == 5 and await found(broker) == []
     await put(broker, (b"c", b"1"))
     assert await found(broker) == [(5, b"c", b"1")]
 
 
-async def test_settings_say_when_and_what(make_machine: MakeMachine, clock: ManualClock) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
+async def test_settings_say_when_and_what(machine: Machine, clock: ManualClock) -> None:
     config = {**COMPACT, "min.compaction.lag.ms": str(HOUR_MS), "min.cleanable.dirty.ratio": "0.5"}
-    topic = await broker.engine.create_topic("t", 1, config)
-    assert topic is not None
+    broker = await machine.begin(1, config)
     await put(broker, *[(b"k%d" % at, Random(at).randbytes(2000)) for at in range(10)], (b"k0", b"newer"))
     clock.advance(HOUR_MS - 1)
     await compacted(broker)
@@ -185,8 +177,7 @@ async def test_ages_hold_for_a_partition_with_few_records(
     """A record now and then keeps the chunk open for days. `bound`: the age, as a multiple of the setting, at which the first
     records are compacted, folded or deleted: an eighth of it is the pause between two passes here."""
     machine = make_machine("local")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, config)
+    broker = await machine.begin(1, config)
     await put(broker, *[(b"k%d" % (at % 4), b"%d" % at) for at in range(40)])
     for step in range(1, round(bound * 8) + 1):
         clock.advance(HOUR_MS // 8)
@@ -203,12 +194,11 @@ async def test_ages_hold_for_a_partition_with_few_records(
 
 
 async def test_a_lag_is_kept_from_a_topics_creation_on(
-    make_machine: MakeMachine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An idle broker pauses for half a minute, and a topic with a short lag is created in this pause."""
     monkeypatch.setattr(file_folder, "LOOK_S", 0.01)
     monkeypatch.setattr(file_folder, "PAUSE_S_MIN", 0.01)
-    machine = make_machine("memory")
     broker = await machine.start()
     folder = broker.engine.running.offline
     folder.start()
@@ -222,10 +212,8 @@ async def test_a_lag_is_kept_from_a_topics_creation_on(
     await folder.close()
 
 
-async def test_a_compacted_topic_can_also_lose_old_records(make_machine: MakeMachine, clock: ManualClock) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {**COMPACT, "cleanup.policy": "compact,delete", "retention.ms": str(10 * HOUR_MS)})
+async def test_a_compacted_topic_can_also_lose_old_records(machine: Machine, clock: ManualClock) -> None:
+    broker = await machine.begin(1, {**COMPACT, "cleanup.policy": "compact,delete", "retention.ms": str(10 * HOUR_MS)})
     for number in range(12):
         await put(broker, (b"k%d" % (number % 8), b"%d" % number))
         await compacted(broker)
@@ -242,10 +230,8 @@ async def test_a_compacted_topic_can_also_lose_old_records(make_machine: MakeMac
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-async def test_records_without_a_key_are_refused(make_machine: MakeMachine, codec: Codec) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {**AT_ONCE, "min.cleanable.dirty.ratio": "0"})
+async def test_records_without_a_key_are_refused(machine: Machine, codec: Codec) -> None:
+    broker = await machine.begin(1, {**AT_ONCE, "min.cleanable.dirty.ratio": "0"})
     await append(broker, bytearray(encode_batch([Record(0, NOW_MS, None, b"early")])))
     await broker.engine.alter_topic_config(broker.engine.topic("t"), COMPACT)
     wrong = bytearray(encode_batch([Record(0, NOW_MS, b"k", b"1"), Record(0, NOW_MS, None, b"2")], compression=codec))
@@ -257,10 +243,8 @@ async def test_records_without_a_key_are_refused(make_machine: MakeMachine, code
     assert await found(broker) == [(0, None, b"early"), (2, b"", b"2")], "what was accepted without a key stays"
 
 
-async def test_aborted_records_replace_nothing(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, COMPACT)
+async def test_aborted_records_replace_nothing(machine: Machine) -> None:
+    broker = await machine.begin(1, COMPACT)
     await put(broker, (b"a", b"1"), (b"b", b"1"))
 
     def batch(producer_id: int, value: bytes) -> bytearray:
@@ -279,10 +263,8 @@ async def test_aborted_records_replace_nothing(make_machine: MakeMachine) -> Non
     assert [value for _, _, value in await found(broker)] == [b"2", b"2"]
 
 
-async def test_history_stays_as_it_was_committed(make_machine: MakeMachine, clock: ManualClock) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {**COMPACT, "history.room": "100", "delete.retention.ms": str(HOUR_MS)})
+async def test_history_stays_as_it_was_committed(machine: Machine, clock: ManualClock) -> None:
+    broker = await machine.begin(1, {**COMPACT, "history.room": "100", "delete.retention.ms": str(HOUR_MS)})
     await put(broker, (b"k", b"1"), (b"k", b"2"))
     gate = await broker.leader.gates.open("t", "old", "front", [5], 60_000)
     await broker.leader.gates.fill("t", "old", await files_for(broker.engine, gate))
@@ -295,11 +277,9 @@ async def test_history_stays_as_it_was_committed(make_machine: MakeMachine, cloc
     assert records[-1] == (102, b"k", None), "without the marker, the key would be back with a value of the history"
 
 
-async def test_memory_is_bounded_and_further_passes_do_the_rest(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_is_bounded_and_further_passes_do_the_rest(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compact_work, "KEYS_BYTES_MAX", 40 * compact_work.ENTRY_BYTES)
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, COMPACT)
+    broker = await machine.begin(1, COMPACT)
     for number in range(12):
         await put(broker, *[(b"key-%d" % (at % 60), b"%d" % number) for at in range(number * 20, number * 20 + 30)])
     written = {key: value for _, key, value in await found(broker)}
@@ -310,44 +290,31 @@ async def test_memory_is_bounded_and_further_passes_do_the_rest(make_machine: Ma
     assert {key: value for _, key, value in records} == written and len(records) == len(written) == 60
 
 
-async def test_death_at_any_call_of_a_pass_loses_no_value(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_death_at_any_call_of_a_pass_loses_no_value(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_fold, "RUN_EXTENTS_MAX", 2)
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, COMPACT)
+    broker = await machine.begin(1, COMPACT)
     for number in range(5):
         await put(broker, *[(b"k%d" % at, b"%d" % number) for at in range(4 - number // 2)])
         await listed(broker)
     before = await found(broker)
     last = {key: value for _, key, value in before}
     await machine.crash(broker)
-    deaths = 0
-    while True:
-        broker = await machine.start()
-        broker.store.kill_at_call = broker.store.calls + 1 + deaths
-        try:
-            await broker.engine.running.offline.run_once()
-        except Exception:  # noqa: BLE001  # the process is dead
-            assert broker.store.dead
-        dead = broker.store.dead
-        await machine.crash(broker)
-        check = await machine.start()
+    records = before
+
+    async def last_values(check: Incarnation) -> dict[bytes | None, bytes | None]:
+        nonlocal records
         records = await found(check)
-        assert {key: value for _, key, value in records} == last and set(records) <= set(before)
-        check.engine.manifest.check_invariants()
-        await machine.crash(check)
-        if not dead:
-            break
-        deaths += 1
-    assert deaths > 5 and len(records) == len(last)
+        assert set(records) <= set(before)
+        return {key: value for _, key, value in records}
+
+    assert await deaths_of_folds(machine, last_values, last) > 5
+    assert len(records) == len(last)
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_any_life_keeps_the_last_values(make_machine: MakeMachine, clock: ManualClock, seed: int) -> None:
+async def test_any_life_keeps_the_last_values(machine: Machine, clock: ManualClock, seed: int) -> None:
     random = Random(seed)
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {**COMPACT, "delete.retention.ms": str(HOUR_MS)})
+    broker = await machine.begin(1, {**COMPACT, "delete.retention.ms": str(HOUR_MS)})
     written: list[tuple[int, bytes, bytes | None]] = []
     marked: dict[int, int] = {}
     for step in range(60):
@@ -366,8 +333,7 @@ async def test_any_life_keeps_the_last_values(make_machine: MakeMachine, clock: 
         elif what < 0.92:
             clock.advance(random.randint(1, 2 * HOUR_MS))
         else:
-            await machine.crash(broker)
-            broker = await machine.start()
+            broker = await machine.restart(broker)
         records = await found(broker)
         assert set(records) <= set(written)
         last = {key: (offset, value) for offset, key, value in written}

@@ -15,9 +15,13 @@ from headgate.broker.engine.partition import openings
 from headgate.broker.log.batch import crc_matches, parse_header, split
 from headgate.broker.log.index import BatchIndex
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, Reason
-from tests.unit.engine.conftest import MakeMachine
+from tests.support.errors import raises
+from tests.support.waiting import until_async
+from tests.unit.engine.conftest import machine_on
 from tests.unit.engine.test_fold import FANOUT, fill, forget_memory
-from tests.unit.engine.world import Incarnation, Machine, eventually, fold_by, read_all
+from tests.unit.engine.world import Incarnation, Machine, fold_by, read_all
+
+machine = machine_on("local")
 
 COLUMNS = ("offsets", "timestamps", "positions", "sizes")
 
@@ -28,11 +32,10 @@ def no_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     fold_by(monkeypatch, 1000)
 
 
-async def filled(machine: Machine) -> Incarnation:
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 3, {})
+async def filled(machine: Machine) -> tuple[Incarnation, Chunk, Extent]:
+    broker = await machine.begin(3)
     await fill(machine, broker, 8)
-    return broker
+    return broker, *chunk_with_rows(broker)
 
 
 def chunk_with_rows(broker: Incarnation, partition: int = 0) -> tuple[Chunk, Extent]:
@@ -44,17 +47,19 @@ def chunk_with_rows(broker: Incarnation, partition: int = 0) -> tuple[Chunk, Ext
     raise AssertionError("no chunk has so many batches")
 
 
-async def damage_index(broker: Incarnation, column: str, row: int, value: int, extent: Extent, chunk: Chunk) -> str:
-    """Change one value in an index so that it stays plausible: rows still rise. Returns the key."""
+async def damage_index(broker: Incarnation, column: str, row: int, value: int, extent: Extent, chunk: Chunk) -> tuple[str, bytes]:
+    """Change one value in an index so that it stays plausible: rows still rise. Returns the key and the right index."""
     key = keys.index_object(broker.engine.incarnation_id, chunk)
-    data = bytearray(await broker.faults.get(key))
+    right = await broker.faults.get(key)
+    data = bytearray(right)
     index = BatchIndex.decode(data[extent.position : extent.position + extent.length_bytes])
     # The last batch may end at the end of the chunk.
     getattr(index, column)[row] += -2 if row < 0 and column in ("positions", "sizes") else value
     assert index.fits(chunk.size_bytes)
     data[extent.position : extent.position + extent.length_bytes] = index.encode()
+    assert data != right
     await broker.faults.put(key, data)
-    return key
+    return key, right
 
 
 async def damage_batch(broker: Incarnation, chunk: Chunk, extent: Extent, row: int) -> None:
@@ -71,15 +76,10 @@ async def damage_batch(broker: Incarnation, chunk: Chunk, extent: Extent, row: i
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize(("row", "value"), [(0, 1), (1, -1), (-1, 1)])
 async def test_a_fold_with_wrong_rows_loses_nothing(
-    make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, column: str, row: int, value: int
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, column: str, row: int, value: int
 ) -> None:
-    machine = make_machine("local")
-    broker = await filled(machine)
-    chunk, extent = chunk_with_rows(broker)
-    key = keys.index_object(broker.engine.incarnation_id, chunk)
-    right = await broker.faults.get(key)
+    broker, chunk, extent = await filled(machine)
     await damage_index(broker, column, row, value, extent, chunk)
-    assert await broker.faults.get(key) != right
     fold_by(monkeypatch, FANOUT)
     await broker.sweeper.fold()
     assert broker.sweeper.chunks_folded >= 2 * FANOUT, "the index was made again"
@@ -90,45 +90,35 @@ async def test_a_fold_with_wrong_rows_loses_nothing(
 
 
 async def test_a_fold_leaves_a_damaged_chunk_where_it_is(
-    make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    machine = make_machine("local")
-    broker = await filled(machine)
-    chunk, extent = chunk_with_rows(broker)
-    inc = broker.engine.incarnation_id
-    right = await broker.faults.get(keys.chunk_object(inc, chunk))
+    broker, chunk, extent = await filled(machine)
+    key = keys.chunk_object(broker.engine.incarnation_id, chunk)
+    right = await broker.faults.get(key)
     await damage_batch(broker, chunk, extent, 1)
     fold_by(monkeypatch, FANOUT)
     await broker.sweeper.fold()
     assert broker.sweeper.chunks_folded
     (told,) = [record for record in caplog.records if record.message == "chunks_not_folded"]
     assert told.levelname == "ERROR"
-    await broker.faults.put(keys.chunk_object(inc, chunk), right)
+    await broker.faults.put(key, right)
     forget_memory(broker)
     await machine.check(broker, exact=True)
 
 
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize(("row", "value"), [(0, 1), (1, 1), (-1, 1)])
-async def test_a_reader_makes_an_index_with_wrong_rows_again(make_machine: MakeMachine, column: str, row: int, value: int) -> None:
-    machine = make_machine("local")
-    broker = await filled(machine)
-    chunk, extent = chunk_with_rows(broker)
-    key = keys.index_object(broker.engine.incarnation_id, chunk)
-    right = await broker.faults.get(key)
-    await damage_index(broker, column, row, value, extent, chunk)
+async def test_a_reader_makes_an_index_with_wrong_rows_again(machine: Machine, column: str, row: int, value: int) -> None:
+    broker, chunk, extent = await filled(machine)
+    key, right = await damage_index(broker, column, row, value, extent, chunk)
     forget_memory(broker)
     await machine.check(broker, exact=True)
     assert await broker.faults.get(key) == right
 
 
-async def test_a_damaged_batch_is_not_served_and_can_be_skipped(
-    make_machine: MakeMachine, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_damaged_batch_is_not_served_and_can_be_skipped(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
     """The broker serves the batches before and behind the damaged one, and other partitions."""
-    machine = make_machine("local")
-    broker = await filled(machine)
-    chunk, extent = chunk_with_rows(broker)
+    broker, chunk, extent = await filled(machine)
     await damage_batch(broker, chunk, extent, 1)
     forget_memory(broker)
     log = broker.log("t", 0)
@@ -136,9 +126,8 @@ async def test_a_damaged_batch_is_not_served_and_can_be_skipped(
     (first,) = await broker.engine.read(log, offset, 1 << 20)
     offset = parse_header(first).next_offset
     for _ in range(3):
-        with pytest.raises(CorruptError, match=f"not what was written.*offset=`{offset}`") as caught:
+        with raises(CorruptError, Reason.CORRUPT_STORE, f"not what was written.*offset=`{offset}`"):
             await broker.engine.read(log, offset, 1 << 20)
-        assert caught.value.reason is Reason.CORRUPT_STORE
     (told,) = [record for record in caplog.records if record.message == "records_unreadable"]
     assert told.levelname == "ERROR"
     assert [len(await read_all(broker, "t", other)) for other in (1, 2)] == [len(machine.acked["t", other]) for other in (1, 2)]
@@ -150,11 +139,9 @@ async def test_a_damaged_batch_is_not_served_and_can_be_skipped(
     assert parse_header(rest[0]).base_offset == bad.end_offset and all(crc_matches(batch) for batch in rest)
 
 
-async def test_a_start_over_a_damaged_state_of_producers(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_over_a_damaged_state_of_producers(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openings, "DAMAGED_RETRY_S", 0.05)
-    machine = make_machine("local")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
+    broker = await machine.begin()
     await broker.engine.create_topic("u", 1, {})
     for topic in ("t", "u"):
         await machine.send(broker, [b"0"], topic, producer=(7, 0, 0))
@@ -172,8 +159,7 @@ async def test_a_start_over_a_damaged_state_of_producers(make_machine: MakeMachi
         machine.acked.pop(("u", 0))
     broker = await machine.start()
     await broker.faults.put(key, data)
-    await eventually(lambda: not broker.engine.leads.openings.damaged)
-    with pytest.raises(HeadgateError) as caught:
+    await until_async(lambda: not broker.engine.leads.openings.damaged)
+    with raises(HeadgateError, Reason.OUT_OF_ORDER_SEQUENCE):
         await machine.send(broker, [b"0"], "t", producer=(7, 0, 5))
-    assert caught.value.reason is Reason.OUT_OF_ORDER_SEQUENCE
     await machine.check(broker, exact=True)

@@ -19,7 +19,9 @@ import pytest_asyncio
 from headgate.broker.engine.read.disk_cache import FILES, PAUSE_S, DiskCache, Place
 from headgate.broker.engine.read.history import HistoryReader
 from headgate.broker.runtime.errors import InvalidError, Reason
-from tests.unit.engine.test_history import CountedStore, put, read_all, rows, until
+from tests.support.errors import raises
+from tests.support.waiting import until_async
+from tests.unit.engine.test_history import CountedStore, put, read_all, rows
 
 MakeReader = Callable[[DiskCache], HistoryReader]
 
@@ -62,7 +64,7 @@ async def test_a_late_reader_is_served_from_disk(store: CountedStore, make_reade
     extent = await put(store, records)
     first = make_reader(disk)
     assert await read_all(first, extent) == records
-    await until(lambda: not first.disk.unwritten)
+    await until_async(lambda: not first.disk.unwritten)
     encoded, late = first.encoded_rows, make_reader(disk)
     assert encoded >= len(records)
     assert await read_all(late, extent) == records
@@ -89,7 +91,7 @@ async def test_a_group_that_is_read_in_many_fetches_is_written_once(
     for at in range(fetches):
         await reader.read(extent, extent.base_offset + at, 1)
     slow.set()
-    await until(lambda: not reader.disk.unwritten)
+    await until_async(lambda: not reader.disk.unwritten)
     (place,) = disk.places.values()
     assert disk.size_bytes == sum(place.sizes)
     assert reader.encoded_rows == fetches * len(rows())
@@ -102,7 +104,7 @@ async def test_what_is_damaged_is_encoded_again(
     extent = await put(store, records)
     first = make_reader(disk)
     await read_all(first, extent)
-    await until(lambda: not first.disk.unwritten)
+    await until_async(lambda: not first.disk.unwritten)
     places = list(disk.places.values())
     flipped, cut = places[0], places[-1]
     byte = os.pread(flipped.file.descriptor, 1, flipped.position + 9)
@@ -112,7 +114,7 @@ async def test_what_is_damaged_is_encoded_again(
     assert await read_all(late, extent) == records
     assert 0 < late.encoded_rows < len(records), "only what was damaged"
     assert [record.getMessage() for record in caplog.records].count("history_cache_damaged") >= 2
-    await until(lambda: not late.disk.unwritten)
+    await until_async(lambda: not late.disk.unwritten)
     latest = make_reader(disk)
     assert await read_all(latest, extent) == records
     assert latest.encoded_rows == 0
@@ -133,7 +135,7 @@ async def test_a_disk_that_is_full_gets_its_space_back_and_is_left_alone_for_a_t
     extent = await put(store, records)
     reader = make_reader(disk)
     assert await read_all(reader, extent) == records
-    await until(lambda: not reader.disk.unwritten)
+    await until_async(lambda: not reader.disk.unwritten)
     assert disk.size_bytes == 0
     assert "before" not in disk
     assert await read_all(reader, extent) == records
@@ -208,6 +210,5 @@ def test_no_file_is_left_and_no_descriptor(tmp_path: Path) -> None:
 
 def test_a_place_where_nothing_can_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(InvalidError, match="history_cache_dir=") as caught:
+    with raises(InvalidError, Reason.INVALID_CONFIG, "history_cache_dir="):
         DiskCache(str(tmp_path / "file" / "cache"), 1 << 30)
-    assert caught.value.reason is Reason.INVALID_CONFIG

@@ -31,7 +31,9 @@ from headgate.broker.log.parquet import footer_size, read_footer, write_extent_f
 from headgate.broker.runtime import children
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.scheduling import Turns
+from tests.support.errors import raises
 from tests.support.signals import python
+from tests.support.waiting import until
 
 PATIENCE_S = 60.0
 NICENESS_MAX = 19
@@ -70,13 +72,6 @@ def encoders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Encoders]:
     made = Encoders()
     yield made
     made.close()
-
-
-def until(done: Callable[[], bool], why: Callable[[], str] = str) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < end, f"it does not happen\n{why()}"
-        time.sleep(0.01)
 
 
 def alive(pid: int) -> bool:
@@ -273,9 +268,8 @@ def test_as_many_as_callers(encoders: Encoders) -> None:
 def test_no_process_to_be_had(encoders: Encoders, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(RetryError) as caught:
+    with raises(RetryError, Reason.OVERLOADED):
         encoders.encode(group_of(parquet(10)))
-    assert caught.value.reason is Reason.OVERLOADED
     assert len(os.listdir("/proc/self/fd")) <= before  # what others left open may be closed meanwhile
 
 

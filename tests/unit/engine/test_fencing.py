@@ -18,24 +18,24 @@ from headgate.broker.engine.base import keys
 from headgate.broker.engine.upkeep.recovery import recover
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.testing.faults import Fault
+from tests.support.errors import raises
+from tests.support.waiting import until_async
 from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.world import Machine, MortalStore, eventually, read_values, settings
+from tests.unit.engine.world import Machine, MortalStore, read_values, settings
 
 THREADED = ["memory", "aligned", "local"]
 
 
 async def test_the_second_takes_over_and_the_first_ends(machine: Machine) -> None:
-    first = await machine.start()
-    await first.engine.create_topic("t", 1, {})
+    first = await machine.begin()
     for number in range(5):
         await machine.send(first, [b"first-%d" % number])
     second = await machine.start()
     with pytest.raises(FencedError):
         await machine.send(first, [b"too late"])
-    await eventually(lambda: bool(first.failures))
-    with pytest.raises(RetryError) as caught:
+    await until_async(lambda: bool(first.failures))
+    with raises(RetryError, Reason.NOT_LEADER):
         machine.send(first, [b"later still"])
-    assert caught.value.reason is Reason.NOT_LEADER
     await machine.check(second)
     assert (await read_values(second))[:5] == [b"first-%d" % number for number in range(5)]
     await machine.send(second, [b"second"])
@@ -49,8 +49,7 @@ async def test_the_second_takes_over_and_the_first_ends(machine: Machine) -> Non
 
 async def test_one_that_was_replaced_does_not_say_that_the_log_ends(machine: Machine) -> None:
     """A reader that moved to the second broker and comes back must not get "out of range": it would restart, or skip records."""
-    first = await machine.start()
-    await first.engine.create_topic("t", 1, {})
+    first = await machine.begin()
     await machine.send(first, [b"one"])
     with pytest.raises(InvalidError) as caught:
         await first.engine.read(first.log("t"), 2, 1000)
@@ -66,8 +65,7 @@ async def test_one_that_was_replaced_does_not_say_that_the_log_ends(machine: Mac
 
 async def test_one_that_was_replaced_and_leads_again_does_not_fence_its_successor(machine: Machine) -> None:
     """Both have the same address, so the first one takes the second one for an earlier run of its own that must be recovered."""
-    first = await machine.start()
-    await first.engine.create_topic("t", 1, {})
+    first = await machine.begin()
     second = await machine.start()
     with pytest.raises(FencedError):
         await first.engine.create_topic("too-late", 1, {})
@@ -79,8 +77,7 @@ async def test_one_that_was_replaced_and_leads_again_does_not_fence_its_successo
 
 
 async def test_an_idle_first_one_ends_at_its_next_edit(machine: Machine) -> None:
-    first = await machine.start()
-    await first.engine.create_topic("t", 1, {})
+    first = await machine.begin()
     second = await machine.start()
     with pytest.raises(FencedError):
         await first.engine.create_topic("new", 1, {})
@@ -93,8 +90,7 @@ async def test_an_idle_first_one_ends_at_its_next_edit(machine: Machine) -> None
 
 
 async def test_a_first_one_that_only_closes_changes_nothing(machine: Machine) -> None:
-    first = await machine.start()
-    await first.engine.create_topic("t", 1, {})
+    first = await machine.begin()
     await machine.send(first, [b"one"])
     second = await machine.start()
     with suppress(FencedError):
@@ -118,8 +114,7 @@ async def test_a_process_that_was_stopped_while_it_wrote(make_machine: MakeMachi
     """The stopped broker resumes in the middle of a write, after the next one has taken over."""
     machine = make_machine(medium)
     small = settings(wal_chunk_bytes=8_192)
-    first = await machine.start(small)
-    await first.engine.create_topic("t", 1, {})
+    first = await machine.begin(settings=small)
     await machine.send(first, [b"acked"])
     stopped = threading.Event()
     first.store.held[operation if medium == "put" else f"appender.{operation}"] = stopped
@@ -130,15 +125,14 @@ async def test_a_process_that_was_stopped_while_it_wrote(make_machine: MakeMachi
     assert await machine.send(second, [b"second"]) >= len(acked)
     stopped.set()
     await asyncio.wait(waiting, timeout=5)
-    await eventually(lambda: bool(first.failures) or all(one.done() for one in waiting))
+    await until_async(lambda: bool(first.failures) or all(one.done() for one in waiting))
     # Every ack of the first one after it was stopped was true, or it sent none.
     await machine.check(second)
     with pytest.raises(HeadgateError):
         await machine.send(first, [b"too late"])
     await machine.check(second)
     await machine.crash(first)
-    await machine.crash(second)
-    third = await machine.start(small)
+    third = await machine.restart(second, small)
     await machine.check(third)
     assert [value for value in await read_values(third) if value == b"second"] == [b"second"]
 
@@ -164,7 +158,7 @@ async def test_stopped_processes_that_come_back_one_after_another(make_machine: 
         await asyncio.sleep(0.005)
         await machine.check(last)
     for broker in brokers:
-        await eventually(lambda broker=broker: bool(broker.failures))
+        await until_async(lambda broker=broker: bool(broker.failures))
         await machine.crash(broker)
     await machine.send(last, [b"last"])
     await machine.crash(last)
@@ -175,18 +169,16 @@ async def test_stopped_processes_that_come_back_one_after_another(make_machine: 
 async def test_a_full_store_lets_nobody_take_over(make_machine: MakeMachine, operation: str) -> None:
     """Without a fence the first broker goes on. With a fence and no recovery it stops. Neither loses what it acked."""
     machine = make_machine("local")
-    first = await machine.start()
-    await first.engine.create_topic("t", 1, {})
+    first = await machine.begin()
     await machine.send(first, [b"before"])
     full = MortalStore(first.faults, first.store.url)
     full.refused[operation] = RetryError(Reason.STORE_FULL, "no space is left")
     incarnation = first.engine.manifest.incarnations[first.engine.incarnation_id]
-    with pytest.raises(RetryError) as caught:
+    with raises(RetryError, Reason.STORE_FULL):
         await recover(full, first.engine.manifest, [incarnation], keys.maker(9, "f" * 32))
-    assert caught.value.reason is Reason.STORE_FULL
     is_fenced = operation == "put"
     sending = machine.send(first, [b"meanwhile"])
-    await eventually(lambda: sending.done() or bool(first.failures))
+    await until_async(lambda: sending.done() or bool(first.failures))
     assert bool(first.failures) is is_fenced
     second = await machine.start()
     await machine.check(second)
@@ -194,8 +186,7 @@ async def test_a_full_store_lets_nobody_take_over(make_machine: MakeMachine, ope
 
 
 async def test_the_first_may_still_be_writing_its_manifest(machine: Machine) -> None:
-    first = await machine.start(settings(wal_chunk_bytes=8_192))
-    await first.engine.create_topic("t", 1, {})
+    first = await machine.begin(settings=settings(wal_chunk_bytes=8_192))
     for number in range(20):
         await machine.send(first, [bytes(3_000) + b"%d" % number])
 
@@ -214,8 +205,7 @@ async def test_the_first_may_still_be_writing_its_manifest(machine: Machine) -> 
 
 
 async def test_of_many_that_start_at_once_one_serves(machine: Machine) -> None:
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
+    broker = await machine.begin()
     await machine.send(broker, [b"one"], producer=(5, 0, 0))
     await machine.crash(broker)
     outcomes = await asyncio.gather(*(machine.start() for _ in range(5)), return_exceptions=True)
@@ -235,8 +225,7 @@ async def test_of_many_that_start_at_once_one_serves(machine: Machine) -> None:
 async def test_a_put_that_lands_after_its_broker_was_fenced(make_machine: MakeMachine) -> None:
     """The second broker finds chunk numbers behind the fence; they were not acked, and never become readable."""
     machine = make_machine("put")
-    first = await machine.start(settings(wal_inflight_puts_max=8))
-    await first.engine.create_topic("t", 1, {})
+    first = await machine.begin(settings=settings(wal_inflight_puts_max=8))
     await machine.send(first, [b"acked"])
     # Put 1 is late; 2 to 4 are stored, but cannot be acked before it.
     first.faults.script("put_if_absent", Fault.LATE, None, None, None)
@@ -253,8 +242,7 @@ async def test_a_put_that_lands_after_its_broker_was_fenced(make_machine: MakeMa
     await machine.send(second, [b"second"])
     await machine.check(second)
     await machine.crash(first)
-    await machine.crash(second)
-    third = await machine.start()
+    third = await machine.restart(second)
     await machine.check(third)
     await machine.stop(third)
 
@@ -262,8 +250,7 @@ async def test_a_put_that_lands_after_its_broker_was_fenced(make_machine: MakeMa
 @pytest.mark.parametrize("fault", [Fault.AMBIGUOUS, Fault.LATE])
 async def test_a_put_whose_answer_was_lost_is_acked_once(make_machine: MakeMachine, fault: Fault) -> None:
     machine = make_machine("put")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
+    broker = await machine.begin()
     for number in range(6):
         broker.faults.script("put_if_absent", *[fault] * (number % 3 + 1))
         await machine.send(broker, [b"%d" % number])
@@ -276,8 +263,7 @@ async def test_a_put_whose_answer_was_lost_is_acked_once(make_machine: MakeMachi
 
 async def test_a_put_that_another_won_is_not_acked(make_machine: MakeMachine) -> None:
     machine = make_machine("put")
-    broker = await machine.start(settings(wal_checkpoint_chunks=100, wal_checkpoint_interval_ms=3_600_000))
-    await broker.engine.create_topic("t", 1, {})
+    broker = await machine.begin(settings=settings(wal_checkpoint_chunks=100, wal_checkpoint_interval_ms=3_600_000))
     await machine.send(broker, [b"one"])
     broker.faults.script("put_if_absent", Fault.LOST_RACE)
     with pytest.raises(FencedError):
@@ -291,6 +277,5 @@ async def test_a_deleted_topic_takes_no_records(machine: Machine) -> None:
     log = broker.log()
     await machine.send(broker, [b"one"])
     await broker.engine.delete_topic(topic)
-    with pytest.raises(InvalidError) as caught:
+    with raises(InvalidError, Reason.UNKNOWN_TOPIC):
         broker.engine.append(log, memoryview(bytearray(100)))
-    assert caught.value.reason is Reason.UNKNOWN_TOPIC

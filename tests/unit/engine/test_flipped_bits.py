@@ -41,11 +41,9 @@ def no_folds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def written(machine: Machine) -> Incarnation:
     """Two incarnations, so that there is a fence, too."""
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 3, {})
+    broker = await machine.begin(3)
     await fill(machine, broker, 2)
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     await fill(machine, broker, 2, start=1000)
     return broker
 

@@ -23,13 +23,17 @@ from headgate.broker.runtime.errors import RetryError
 from headgate.broker.store.wrappers import MeteredStore
 from headgate.broker.testing.faults import Fault
 from tests.support.examples import examples
-from tests.unit.engine.conftest import MakeMachine
+from tests.support.waiting import until_async
+from tests.unit.engine.conftest import MakeMachine, machine_on
 from tests.unit.engine.world import Incarnation as Broker
-from tests.unit.engine.world import Machine, eventually, fold_by, read_all, swept
+from tests.unit.engine.world import Machine, fold_by, read_all, swept
 from tests.unit.engine.world import settings as settings_of
 
 FANOUT = 4
 ID = uuid.UUID(int=5).hex
+
+
+machine = machine_on("memory")
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +96,7 @@ async def fill(machine: Machine, broker: Broker, chunks: int, start: int = 0) ->
             await machine.send(
                 broker, [b"%d-%d" % (partition, number), bytes(7_000) + b"%d-%d" % (partition, number)], "t", partition
             )
-    await eventually(lambda: len(log.open.chunks) <= 1)
+    await until_async(lambda: len(log.open.chunks) <= 1)
 
 
 def forget_memory(broker: Broker) -> None:
@@ -100,15 +104,13 @@ def forget_memory(broker: Broker) -> None:
         log.tail.clear()
 
 
-@pytest.mark.parametrize("medium", ["memory", "aligned", "put", "local"])
-async def test_folded_records_are_the_same_records(make_machine: MakeMachine, medium: str) -> None:
-    machine = make_machine(medium)
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 3, {})
+@pytest.mark.parametrize("machine", ["memory", "aligned", "put", "local"], indirect=True)
+async def test_folded_records_are_the_same_records(machine: Machine) -> None:
+    broker = await machine.begin(3)
     await fill(machine, broker, 20)
     sizes = [log.size_bytes for log in broker.engine.all_logs()]
     await swept(broker)
-    await eventually(lambda: broker.sweeper.chunks_folded >= 2 * FANOUT)
+    await until_async(lambda: broker.sweeper.chunks_folded >= 2 * FANOUT)
     assert len(broker.engine.manifest.chunks[broker.engine.incarnation_id]) < 20
     assert [log.size_bytes for log in broker.engine.all_logs()] == sizes
     forget_memory(broker)
@@ -117,23 +119,20 @@ async def test_folded_records_are_the_same_records(make_machine: MakeMachine, me
     await swept(broker)
     forget_memory(broker)
     await machine.check(broker, exact=True)
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     await machine.check(broker, exact=True)
     await swept(broker)
     await machine.check(broker, exact=True)
 
 
-async def test_what_nobody_can_read_is_left_behind(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_nobody_can_read_is_left_behind(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     fold_by(monkeypatch, 1000)
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 3, {})
+    broker = await machine.begin(3)
     await broker.engine.create_topic("gone", 1, {})
     for number in range(20):
         await machine.send(broker, [b"%d" % number, bytes(20_000) + b"%d" % number], "gone")
         await machine.send(broker, [b"%d" % number, bytes(1_000) + b"%d" % number], "t")
-    await eventually(lambda: len(broker.log().open.chunks) <= 1)
+    await until_async(lambda: len(broker.log().open.chunks) <= 1)
     del machine.acked["gone", 0]
     await broker.engine.delete_topic(broker.engine.topic("gone"))
     await broker.engine.delete_records(broker.log(), 15)
@@ -149,11 +148,9 @@ async def test_what_nobody_can_read_is_left_behind(make_machine: MakeMachine, mo
 
 
 @pytest.mark.parametrize("fault", [Fault.LATE, Fault.AMBIGUOUS, Fault.REFUSED])
-async def test_a_fold_that_came_late_harms_nobody(make_machine: MakeMachine, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fold_that_came_late_harms_nobody(machine: Machine, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     fold_by(monkeypatch, 1000)
-    machine = make_machine("memory")
-    first = await machine.start()
-    await first.engine.create_topic("t", 3, {})
+    first = await machine.begin(3)
     await fill(machine, first, 10)
     fold_by(monkeypatch, FANOUT)
     first.faults.script("put", fault)
@@ -163,17 +160,15 @@ async def test_a_fold_that_came_late_harms_nobody(make_machine: MakeMachine, fau
     await first.engine.delete_records(first.log("t", 0), 6)
     second = await machine.start()
     await swept(second)
-    await eventually(lambda: second.sweeper.chunks_folded > 0)
+    await until_async(lambda: second.sweeper.chunks_folded > 0)
     await first.faults.land()
     await machine.check(second, exact=True)
     await machine.crash(second)
     await machine.check(await machine.start(), exact=True)
 
 
-async def test_a_reader_that_is_overtaken_by_a_fold_reads_on(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 3, {})
+async def test_a_reader_that_is_overtaken_by_a_fold_reads_on(machine: Machine) -> None:
+    broker = await machine.begin(3)
     await fill(machine, broker, 20)
     forget_memory(broker)
     log = broker.log()
@@ -206,8 +201,7 @@ async def unfolded(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, m
     """A broker with 16 chunks or more, which the next pass folds."""
     fold_by(monkeypatch, 1000)
     machine = make_machine(medium)
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 3, {})
+    broker = await machine.begin(3)
     await fill(machine, broker, 20)
     await broker.checkpointer.list_all()
     fold_by(monkeypatch, 16)
@@ -260,10 +254,10 @@ async def test_the_end_of_a_broker_waits_for_no_object_that_a_fold_reads(
 
     monkeypatch.setattr(broker.store, "passed", held)
     broker.sweeper.wake()
-    await eventually(lambda: asked > 0)
+    await until_async(lambda: asked > 0)
     ending = asyncio.create_task(broker.engine.close())
     if operation == "put":
-        await eventually(lambda: not broker.engine.ready)
+        await until_async(lambda: not broker.engine.ready)
         await asyncio.wait((ending,), timeout=0.1)
         assert not ending.done()
         answers.set()
@@ -280,20 +274,16 @@ async def test_the_end_of_a_broker_waits_for_no_object_that_a_fold_reads(
     await machine.check(await machine.start(), exact=True)
 
 
-async def test_a_chunk_that_is_mostly_deleted_is_folded_by_itself(
-    make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_chunk_that_is_mostly_deleted_is_folded_by_itself(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic that is kept shares its chunks with one that is deleted: the store keeps little more than what is kept."""
     fold_by(monkeypatch, 1000)
     monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.SPARSE_BYTES_MIN", 1)
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 3, {})
+    broker = await machine.begin(3)
     await broker.engine.create_topic("short", 1, {})
     for number in range(20):
         await machine.send(broker, [bytes(20_000) + b"%d" % number], "short")
         await machine.send(broker, [b"%d" % number], "t")
-    await eventually(lambda: len(broker.log().open.chunks) <= 1)
+    await until_async(lambda: len(broker.log().open.chunks) <= 1)
     chunks = broker.engine.manifest.chunks[broker.engine.incarnation_id]
     before = sum(chunk.size_bytes for chunk in chunks.values())
     short = broker.log("short")

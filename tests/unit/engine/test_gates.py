@@ -46,12 +46,16 @@ from headgate.broker.server.grpc.layout import layout
 from headgate.broker.server.kafka import fetch
 from headgate.broker.wire.grpc.headgate.v1 import gates_pb2
 from headgate.broker.wire.kafka.fetch import FetchRequest, Wanted
-from tests.unit.engine.conftest import MakeMachine
+from tests.support.errors import raises
+from tests.unit.engine.conftest import MakeMachine, machine_on
 from tests.unit.engine.gate_world import files_for, put_file, rows_of, value_of
-from tests.unit.engine.world import NOW_MS, Incarnation, read_values, settings
+from tests.unit.engine.world import NOW_MS, Incarnation, Machine, read_values, settings
 
 ROWS = 40
 HOUR_MS = 3_600_000
+
+
+machine = machine_on("memory")
 
 
 @dataclass
@@ -270,9 +274,9 @@ async def test_bad_files_are_refused(name: str, make_machine: MakeMachine, tmp_p
     assert await read_values(broker) == [value_of("g", 0, row) for row in range(ROWS)]
 
 
-async def test_files_together(make_machine: MakeMachine, tmp_path: Path) -> None:
+async def test_files_together(machine: Machine, tmp_path: Path) -> None:
     """Overlaps, the same file twice, partitions that do not exist; and no file at all, which fills a gate with a gap."""
-    broker = await make_machine("memory").start()
+    broker = await machine.start()
     case = await _open(broker, tmp_path)
     gates = broker.leader.gates
     other = await put_file(broker.engine, case.gate, case.gate.windows[0], 5, 10, "b")
@@ -291,8 +295,8 @@ async def test_files_together(make_machine: MakeMachine, tmp_path: Path) -> None
     assert broker.log().high_watermark == ROWS
 
 
-async def test_opening_again_and_otherwise(make_machine: MakeMachine, tmp_path: Path) -> None:
-    broker = await make_machine("memory").start()
+async def test_opening_again_and_otherwise(machine: Machine, tmp_path: Path) -> None:
+    broker = await machine.start()
     case = await _open(broker, tmp_path)
     gates = broker.leader.gates
     assert await gates.open("t", "g", "now", [ROWS, ROWS], HOUR_MS) == case.gate
@@ -317,27 +321,22 @@ async def test_opening_again_and_otherwise(make_machine: MakeMachine, tmp_path: 
             words = dict(zip(("definition", "owner"), arguments[6:], strict=False))
             await gates.open(*arguments[:6], **words)
         assert caught.value.reason is reason, caught.value
-    with pytest.raises(InvalidError) as caught:
+    with raises(InvalidError, Reason.UNKNOWN_GATE):
         await gates.fill("t", "nobody", [])
-    assert caught.value.reason is Reason.UNKNOWN_GATE
     log = broker.log()
     assert (log.next_offset, log.high_watermark) == (ROWS, ROWS), "what was refused has kept nothing free"
 
 
-async def test_a_gate_keeps_its_first_owner_who_alone_can_release_it_as_such(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
+async def test_a_gate_keeps_its_first_owner_who_alone_can_release_it_as_such(machine: Machine) -> None:
+    broker = await machine.begin()
     gates = broker.leader.gates
     gate = await gates.open("t", "g", "now", [ROWS], HOUR_MS, definition="rows of May", owner="one")
     assert await gates.open("t", "g", "now", [ROWS], HOUR_MS, definition="rows of May", owner="other") == gate
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     gates = broker.leader.gates
     assert gates.describe("t", "g") == gate and (gate.definition, gate.owner) == ("rows of May", "one")
-    with pytest.raises(InvalidError) as caught:
+    with raises(InvalidError, Reason.GATE_CONFLICT):
         await gates.release("t", "g", owner="other")
-    assert caught.value.reason is Reason.GATE_CONFLICT
     assert (await gates.release("t", "g", owner="one")).state == "released"
     again = await gates.open("t", "g", "now", [ROWS], HOUR_MS, definition="rows of June", owner="other")
     with pytest.raises(InvalidError):
@@ -345,12 +344,10 @@ async def test_a_gate_keeps_its_first_owner_who_alone_can_release_it_as_such(mak
     assert gates.describe("t", "g") == again and again.state == "open"
 
 
-async def test_an_id_that_is_used_again_for_other_partitions(make_machine: MakeMachine) -> None:
+async def test_an_id_that_is_used_again_for_other_partitions(machine: Machine) -> None:
     """The first gate had no rows in the partition in which the second has some. The first gate's empty window there begins at
     the same offset, and belongs to no gate."""
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 2, {})
+    broker = await machine.begin(2)
     gates = broker.leader.gates
     await gates.open("t", "g", "now", [ROWS, 0], HOUR_MS)
     await gates.release("t", "g")
@@ -359,17 +356,15 @@ async def test_an_id_that_is_used_again_for_other_partitions(make_machine: MakeM
     for _ in range(2):
         states = [[(one.base_offset, one.gate_id, one.state) for one in broker.log("t", number).windows.rows] for number in (0, 1)]
         assert states == [[(0, "g~1", "released")], [(0, "g", "open")]]
-        await machine.crash(broker)
-        broker = await machine.start()
+        broker = await machine.restart(broker)
 
 
 @pytest.mark.parametrize("how", ["fill", "publish"])
 async def test_who_asks_again_finds_the_work_under_way(
-    make_machine: MakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """A client asks another broker if one has not answered for seconds. A check of many files takes longer, and would never end
     if each request began it again."""
-    machine = make_machine("memory")
     broker = await machine.start()
     case = await _open(broker, tmp_path)
     gates = broker.leader.gates
@@ -403,10 +398,9 @@ async def test_who_asks_again_finds_the_work_under_way(
 
 
 async def test_partitions_that_a_topic_gets_while_files_are_judged(
-    make_machine: MakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A late repetition of the call gets the same answer as the first call, of which the answer was lost."""
-    machine = make_machine("memory")
     broker = await machine.start()
     case = await _open(broker, tmp_path)
     gates = broker.leader.gates
@@ -423,15 +417,13 @@ async def test_partitions_that_a_topic_gets_while_files_are_judged(
     assert [one.rows for one in gate.windows] == [ROWS, 0, 0]
     await broker.engine.create_partitions(broker.engine.topic("t"), 4)
     assert await gates.open("t", "p", "end", [], HOUR_MS, files) == gate
-    with pytest.raises(InvalidError) as caught:
+    with raises(InvalidError, Reason.GATE_CONFLICT):
         await gates.open("t", "p", "end", [], HOUR_MS, [replace(files[0], partition=3)])
-    assert caught.value.reason is Reason.GATE_CONFLICT
 
 
-async def test_what_was_deleted_out_of_a_batch_stays_deleted_behind_a_gate_in_front(make_machine: MakeMachine) -> None:
+async def test_what_was_deleted_out_of_a_batch_stays_deleted_behind_a_gate_in_front(machine: Machine) -> None:
     """This holds for live records and for history rows. A reader that comes from an offset below the batch named no offset
     inside it, and would get all of it."""
-    machine = make_machine("memory")
     broker = await machine.start()
     engine = broker.engine
     await engine.create_topic("t", 1, {"history.room": "20"})
@@ -455,9 +447,8 @@ async def test_what_was_deleted_out_of_a_batch_stays_deleted_behind_a_gate_in_fr
     assert shown == wanted
 
 
-async def test_published_files_come_at_the_end(make_machine: MakeMachine, tmp_path: Path) -> None:
+async def test_published_files_come_at_the_end(machine: Machine, tmp_path: Path) -> None:
     """The gate is opened and filled in one step; the same call again adds nothing."""
-    machine = make_machine("memory")
     broker = await machine.start()
     case = await _open(broker, tmp_path)
     gates = broker.leader.gates
@@ -467,21 +458,18 @@ async def test_published_files_come_at_the_end(make_machine: MakeMachine, tmp_pa
     gate = await gates.open("t", "p", "end", [], HOUR_MS, files)
     assert gate.state == "filled" and gate.extents[0].base_offset == ROWS + 1
     assert await gates.open("t", "p", "end", [], HOUR_MS, files) == gate
-    with pytest.raises(InvalidError) as caught:
+    with raises(InvalidError, Reason.GATE_CONFLICT):
         await gates.open("t", "p", "end", [], HOUR_MS, [replace(files[0], end_offset=ROWS - 1)])
-    assert caught.value.reason is Reason.GATE_CONFLICT
     await machine.send(broker, [b"more"])
     wanted = [b"live", *(value_of("g", 0, row) for row in range(ROWS)), b"more"]
     assert await read_values(broker) == wanted
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     assert await read_values(broker) == wanted
     assert broker.log().next_offset == 2 * ROWS + 2
 
 
-async def test_a_read_locates_its_extent_once(make_machine: MakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_read_locates_its_extent_once(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read of history and a read of a chunk each look for their extent once, also on their way through a Kafka fetch."""
-    machine = make_machine("memory")
     broker = await machine.start()
     case = await _open(broker, tmp_path)
     await machine.send(broker, [b"live"])
@@ -510,12 +498,11 @@ async def test_a_read_locates_its_extent_once(make_machine: MakeMachine, tmp_pat
         assert looks == 1, offset
 
 
-async def test_files_of_others(make_machine: MakeMachine, tmp_path: Path) -> None:
+async def test_files_of_others(machine: Machine, tmp_path: Path) -> None:
     """Files under an allowed prefix are read in place, and never deleted."""
     lake = tmp_path / "lake"
     (lake / "a=1").mkdir(parents=True)
     pq.write_table(rows_of("g", 0, 0, ROWS), lake / "a=1" / "part-0.parquet")
-    machine = make_machine("memory")
     broker = await machine.start(settings(gate_allowed_prefixes=f"file://{lake}"))
     case = await _open(broker, tmp_path)
     gates = broker.leader.gates
@@ -540,8 +527,8 @@ async def test_files_of_others(make_machine: MakeMachine, tmp_path: Path) -> Non
     assert gates.describe("t", "g").extents == [] and (lake / "a=1" / "part-0.parquet").exists()
 
 
-async def test_who_sweeps_what(make_machine: MakeMachine, clock: ManualClock, tmp_path: Path) -> None:
-    broker = await make_machine("memory").start()
+async def test_who_sweeps_what(machine: Machine, clock: ManualClock, tmp_path: Path) -> None:
+    broker = await machine.start()
     engine = broker.engine
     case = await _open(broker, tmp_path)
     gates = broker.leader.gates
@@ -572,9 +559,9 @@ async def test_who_sweeps_what(make_machine: MakeMachine, clock: ManualClock, tm
     assert await there() == set() and gates.describe("t", "g").rows == ROWS
 
 
-async def test_a_condemned_file_fills_nothing(make_machine: MakeMachine, tmp_path: Path) -> None:
+async def test_a_condemned_file_fills_nothing(machine: Machine, tmp_path: Path) -> None:
     """A leader that is replaced between condemning and deleting must not remove a file from a gate that was filled since."""
-    broker = await make_machine("memory").start()
+    broker = await machine.start()
     case = await _open(broker, tmp_path)
     gates = broker.leader.gates
     await broker.leader.journal.commit_made(lambda _: [CondemnFiles([case.ref.path])])
@@ -586,9 +573,8 @@ async def test_a_condemned_file_fills_nothing(make_machine: MakeMachine, tmp_pat
         await gates.fill("t", "g", [case.ref])
 
 
-async def test_retention_counts_from_the_commit(make_machine: MakeMachine, clock: ManualClock, tmp_path: Path) -> None:
+async def test_retention_counts_from_the_commit(machine: Machine, clock: ManualClock, tmp_path: Path) -> None:
     """Retention does not use the records' own times, which are years ago; and it never passes an open gate."""
-    machine = make_machine("memory")
     broker = await machine.start()
     engine = broker.engine
     await engine.create_topic("t", 1, {"retention.ms": str(HOUR_MS)})
@@ -609,9 +595,8 @@ async def test_retention_counts_from_the_commit(make_machine: MakeMachine, clock
     assert expired_offset(log, lambda age_ms: NOW_MS + 2 * HOUR_MS - age_ms) == log.high_watermark
 
 
-async def test_the_layout_tells_each_empty_offset_once(make_machine: MakeMachine, tmp_path: Path) -> None:
+async def test_the_layout_tells_each_empty_offset_once(machine: Machine, tmp_path: Path) -> None:
     """Windows that are open, released, filled in part or not at all, and removed records before a gate in front."""
-    machine = make_machine("memory")
     broker = await machine.start()
     engine = broker.engine
     await engine.create_topic("t", 1, {"history.room": "100"})
@@ -645,22 +630,18 @@ async def test_the_layout_tells_each_empty_offset_once(make_machine: MakeMachine
     assert values + sum(end - base for _, base, end in holes()) == log.high_watermark - log.log_start
 
 
-async def test_epochs_around_a_window(make_machine: MakeMachine, tmp_path: Path) -> None:
+async def test_epochs_around_a_window(machine: Machine, tmp_path: Path) -> None:
     """OffsetForLeaderEpoch never answers below an offset that a reader has read, on this leader and on the next."""
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {"history.room": "100"})
+    broker = await machine.begin(1, {"history.room": "100"})
     gates = broker.leader.gates
     await machine.send(broker, [b"a", b"b"])
     front = await gates.open("t", "f", "front", [60], HOUR_MS)
     await gates.fill("t", "f", await files_for(broker.engine, front))
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     gates = broker.leader.gates
     gate = await gates.open("t", "g", "now", [ROWS], HOUR_MS)
     await gates.fill("t", "g", await files_for(broker.engine, gate))
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     await machine.send(broker, [b"c"])
     log = broker.log()
     assert (log.log_start, log.high_watermark) == (40, 102 + ROWS + 1)
@@ -672,8 +653,8 @@ async def test_epochs_around_a_window(make_machine: MakeMachine, tmp_path: Path)
     assert int.from_bytes(batch[12:16], "big") == epoch
 
 
-async def test_times_before_1970_and_after_2200(make_machine: MakeMachine, tmp_path: Path) -> None:
-    broker = await make_machine("memory").start()
+async def test_times_before_1970_and_after_2200(machine: Machine, tmp_path: Path) -> None:
+    broker = await machine.start()
     case = await _open(broker, tmp_path)
     times = [-315_619_200_000 + row for row in range(ROWS - 1)] + [7_258_118_400_000]
     table = rows_of("g", 0, 0, ROWS).set_column(
@@ -729,9 +710,9 @@ def test_the_digest_of_files_never_changes() -> None:
     assert finish(digest_of([])) == hashlib.sha256(b"[]").hexdigest()[:32]
 
 
-async def test_the_layout_lists_the_files_that_a_reader_wants(make_machine: MakeMachine) -> None:
+async def test_the_layout_lists_the_files_that_a_reader_wants(machine: Machine) -> None:
     """Files of gates and folded files, by partition, offset and time; of the other files it tells the offsets."""
-    broker = await make_machine("memory").start()
+    broker = await machine.start()
     engine = broker.engine
     topic = await engine.create_topic("t", 2, {"history.room": "100"})
     gates = broker.leader.gates

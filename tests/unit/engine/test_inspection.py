@@ -41,8 +41,7 @@ def no_folds(monkeypatch: pytest.MonkeyPatch) -> None:
 async def broker(make_machine: MakeMachine) -> Incarnation:
     """Live records in three partitions of `t`, behind history in partition 0."""
     machine = make_machine("local")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 3, {})
+    broker = await machine.begin(3)
     gate = await broker.leader.gates.open("t", "g", "now", [ROWS, 0, 0], HOUR_MS)
     await broker.leader.gates.fill("t", "g", await files_for(broker.engine, gate))
     await fill(machine, broker, 4)
@@ -205,8 +204,7 @@ async def test_usage_by_topic(broker: Incarnation) -> None:
 @pytest.mark.parametrize("config", [{"retention.ms": str(HOUR_MS)}, {"retention.bytes": "30000"}, {"cleanup.policy": "compact"}])
 async def test_the_preview_is_what_the_sweeper_does(make_machine: MakeMachine, clock: ManualClock, config: dict[str, str]) -> None:
     machine = make_machine("local")
-    broker = await machine.start(settings(wal_chunk_bytes=16_384))
-    await broker.engine.create_topic("t", 3, {"retention.ms": "-1", **config})
+    broker = await machine.begin(3, {"retention.ms": "-1", **config}, settings=settings(wal_chunk_bytes=16_384))
     await fill(machine, broker, 8)
     clock.advance(2 * HOUR_MS)
     # Retention completes the newest chunk early: let it, before the preview.

@@ -27,12 +27,15 @@ from headgate.broker.runtime.errors import InvalidError
 from headgate.broker.runtime.steps import finish
 from headgate.broker.server.grpc.layout import layout
 from headgate.broker.wire.grpc.headgate.v1 import gates_pb2
-from tests.unit.engine.conftest import MakeMachine
+from tests.unit.engine.conftest import machine_on
 from tests.unit.engine.gate_world import files_for, value_of
 from tests.unit.engine.test_offline import AT_ONCE, HOUR_MS, chunk_extents, deaths_of_folds, files, filled, folded, seen
 from tests.unit.engine.world import Commit, Incarnation, Machine, at_next_commit
 
 DAY_MS = 24 * HOUR_MS
+
+
+machine = machine_on("memory")
 
 
 async def flood(broker: Incarnation, gate_id: str, rows: list[int], per_file: int = 1000) -> None:
@@ -45,13 +48,10 @@ async def objects(broker: Incarnation) -> set[str]:
 
 
 async def start(machine: Machine, partitions: int = 2, **config: str) -> Incarnation:
-    broker = await machine.start()
-    await broker.engine.create_topic("t", partitions, {**AT_ONCE, **config})
-    return broker
+    return await machine.begin(partitions, {**AT_ONCE, **config})
 
 
-async def test_files_of_gates_become_one_and_their_gates_stay(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
+async def test_files_of_gates_become_one_and_their_gates_stay(machine: Machine) -> None:
     broker = await start(machine)
     for number in range(4):
         await flood(broker, f"flood-{number}", [5, 5])
@@ -81,14 +81,12 @@ async def test_files_of_gates_become_one_and_their_gates_stay(make_machine: Make
     request = gates_pb2.LayoutRequest(topic="t", wanted=gates_pb2.RecordRange())
     found = finish(layout(broker.engine.manifest, "/s", request)).partitions[1]
     assert [(one.file.path, one.end_offset) for one in found.folded] == [(merged.path, 20)] and not found.files
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     assert [await seen(broker, "t", partition) for partition in range(2)] == before
     assert not broker.log().has_live and not (await broker.leader.gates.open("t", "last", "now", [1, 1], 60_000)).live
 
 
-async def test_replaced_files_stay_for_their_readers(make_machine: MakeMachine, clock: ManualClock) -> None:
-    machine = make_machine("memory")
+async def test_replaced_files_stay_for_their_readers(machine: Machine, clock: ManualClock) -> None:
     broker = await start(machine, 1)
     await flood(broker, "flood", [50], per_file=10)
     old = await objects(broker)
@@ -98,8 +96,7 @@ async def test_replaced_files_stay_for_their_readers(make_machine: MakeMachine, 
     await broker.leader.tables.write_due()
     await broker.leader.gates.files.sweep(HOUR_MS)
     assert await objects(broker) == old | {file.path}
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     clock.advance(HOUR_MS // 2)
     await broker.leader.tables.write_due()
     await broker.leader.gates.files.sweep(HOUR_MS)
@@ -111,8 +108,7 @@ async def test_replaced_files_stay_for_their_readers(make_machine: MakeMachine, 
     assert [record.value for record, _ in await seen(broker)] == [value_of("flood", 0, row) for row in range(50)]
 
 
-async def test_small_files_are_merged(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
+async def test_small_files_are_merged(machine: Machine) -> None:
     broker = await start(machine, 1)
     for number in range(MERGE_FILES - 1):
         await filled(broker, 1, start=number)
@@ -134,8 +130,7 @@ async def test_small_files_are_merged(make_machine: MakeMachine) -> None:
     assert len(await seen(await machine.start())) == 3 * MERGE_FILES * 40
 
 
-async def test_a_merge_that_comes_too_late_changes_nothing(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = make_machine("memory")
+async def test_a_merge_that_comes_too_late_changes_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = await start(machine, 1)
     await flood(broker, "flood", [50], per_file=10)
     before = await seen(broker)
@@ -164,10 +159,9 @@ async def test_a_merge_that_comes_too_late_changes_nothing(make_machine: MakeMac
 
 
 async def test_files_of_a_fold_under_way_are_not_swept(
-    make_machine: MakeMachine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The edit comes late, as that of a broker whose leader does not answer; a short grace period is over meanwhile."""
-    machine = make_machine("memory")
     broker = await start(machine, 1)
     await flood(broker, "flood", [50], per_file=10)
     before = await seen(broker)
@@ -189,8 +183,7 @@ async def test_files_of_a_fold_under_way_are_not_swept(
         await folded(broker)
         assert await objects(broker) > left | {one.path for gate in broker.leader.gates.list_all("t") for one in gate.extents}
         if number:
-            await machine.crash(broker)
-            broker = await machine.start()
+            broker = await machine.restart(broker)
         clock.advance(gone_by + 1)
         if not number:
             await broker.leader.gates.files.sweep(gone_by)  # they look old from now on
@@ -201,10 +194,9 @@ async def test_files_of_a_fold_under_way_are_not_swept(
 
 
 async def test_files_of_a_fold_under_way_stay_with_a_clock_that_was_wrong_at_the_start(
-    make_machine: MakeMachine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that knows no other clock has no doubt, and takes each new file for an old one."""
-    machine = make_machine("memory")
     broker = await start(machine, 1)
     await flood(broker, "flood", [50], per_file=10)
     before = await seen(broker)
@@ -226,8 +218,7 @@ async def nothing(*_: object) -> int:
     return 0
 
 
-async def test_death_at_any_call_of_a_merge_loses_nothing(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
+async def test_death_at_any_call_of_a_merge_loses_nothing(machine: Machine) -> None:
     broker = await start(machine)
     for number in range(3):
         await flood(broker, f"flood-{number}", [5, 5])

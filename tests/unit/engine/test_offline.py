@@ -26,14 +26,18 @@ from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
 from headgate.broker.testing.faults import Fault
-from tests.unit.engine.conftest import MakeMachine
+from tests.support.waiting import until_async
+from tests.unit.engine.conftest import machine_on
 from tests.unit.engine.gate_world import files_for
-from tests.unit.engine.world import NOW_MS, Commit, Incarnation, Machine, at_next_commit, eventually, fold_by, read_batches, swept
+from tests.unit.engine.world import NOW_MS, Commit, Incarnation, Machine, at_next_commit, fold_by, read_batches, swept
 
 HOUR_MS = 3600 * 1000
 AT_ONCE = {"offline.after.bytes": "0", "offline.after.ms": "-1"}
 OFF = {"offline.after.bytes": "-1", "offline.after.ms": "-1"}
 HEADERS = [(), (("a", b"1"), ("b", None), ("a", b"")), (("ü", b"\x00"),)]
+
+
+machine = machine_on("memory")
 
 
 def batch(records: int, start: int = 0, **kind: int) -> bytearray:
@@ -83,7 +87,7 @@ async def listed(broker: Incarnation) -> None:
     """Complete the open chunk, so that the manifest lists every record."""
     await broker.wal.roll(cut=True)
     await broker.checkpointer.list_all()
-    await eventually(lambda: not any(len(log.open) for log in broker.engine.all_logs()))
+    await until_async(lambda: not any(len(log.open) for log in broker.engine.all_logs()))
 
 
 async def filled(broker: Incarnation, batches: int = 30, start: int = 0) -> None:
@@ -131,13 +135,11 @@ async def folded(broker: Incarnation) -> int:
     return done
 
 
-@pytest.mark.parametrize("medium", ["memory", "aligned", "put", "local"])
-async def test_consumers_see_the_same_records(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, medium: str) -> None:
+@pytest.mark.parametrize("machine", ["memory", "aligned", "put", "local"], indirect=True)
+async def test_consumers_see_the_same_records(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_fold_work, "READ_BYTES", 5_000)
     monkeypatch.setattr(file_writer, "FILE_BYTES", 20_000)
-    machine = make_machine(medium)
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, AT_ONCE)
+    broker = await machine.begin(1, AT_ONCE)
     await filled(broker)
     before, found = await seen(broker), await times(broker)
     assert len(before) == 30 * 40
@@ -153,33 +155,27 @@ async def test_consumers_see_the_same_records(make_machine: MakeMachine, monkeyp
     await swept(broker)
     assert await folded(broker) > 0
     assert await seen(broker) == after
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     assert await seen(broker) == after
     assert not chunk_extents(broker)
 
 
-async def test_time_of_append_is_kept_with_its_type(make_machine: MakeMachine, clock: ManualClock) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    topic = await broker.engine.create_topic("t", 1, {**AT_ONCE, "message.timestamp.type": "LogAppendTime"})
+async def test_time_of_append_is_kept_with_its_type(machine: Machine, clock: ManualClock) -> None:
+    broker = await machine.begin(1, {**AT_ONCE, "message.timestamp.type": "LogAppendTime"})
     for number in range(6):
         await append(broker, batch(20, number * 20))
         clock.advance(number % 2)
     await broker.engine.alter_topic_config(broker.engine.topic("t"), {**AT_ONCE, "message.timestamp.type": "CreateTime"})
     await append(broker, batch(20))
     await listed(broker)
-    assert topic is not None
     before, found = await seen(broker), await times(broker)
     assert {kind for _, kind in before} == {0, LOG_APPEND_TIME}
     assert await folded(broker) == 1
     assert await seen(broker) == before and await times(broker) == found
 
 
-async def test_age_decides_and_tail_records_are_taken_along(make_machine: MakeMachine, clock: ManualClock) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {"offline.after.ms": str(HOUR_MS)})
+async def test_age_decides_and_tail_records_are_taken_along(machine: Machine, clock: ManualClock) -> None:
+    broker = await machine.begin(1, {"offline.after.ms": str(HOUR_MS)})
     for _ in range(5):
         await filled(broker, 2)
         clock.advance(HOUR_MS // 5)
@@ -193,18 +189,14 @@ async def test_age_decides_and_tail_records_are_taken_along(make_machine: MakeMa
 
 
 @pytest.mark.parametrize("config", [OFF, {"offline.after.bytes": "1000000"}])
-async def test_records_stay_in_chunks_when_nothing_is_due(make_machine: MakeMachine, config: dict[str, str]) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, config)
+async def test_records_stay_in_chunks_when_nothing_is_due(machine: Machine, config: dict[str, str]) -> None:
+    broker = await machine.begin(1, config)
     await filled(broker)
     assert await folded(broker) == 0 and not files(broker)
 
 
-async def test_deleted_and_skipped_records_are_left_out(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, AT_ONCE)
+async def test_deleted_and_skipped_records_are_left_out(machine: Machine) -> None:
+    broker = await machine.begin(1, AT_ONCE)
     await filled(broker)
     await broker.engine.delete_records(broker.log(), 130)
     await broker.engine.skip_records(broker.log(), 400, 479)
@@ -220,15 +212,12 @@ async def test_deleted_and_skipped_records_are_left_out(make_machine: MakeMachin
     await broker.engine.delete_records(log, 900)
     after = [one for one in before if one[0].offset >= 900]
     assert await seen(broker) == after
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     assert await seen(broker) == after
 
 
-async def test_retention_removes_files(make_machine: MakeMachine, clock: ManualClock) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {**AT_ONCE, "retention.ms": str(5 * HOUR_MS)})
+async def test_retention_removes_files(machine: Machine, clock: ManualClock) -> None:
+    broker = await machine.begin(1, {**AT_ONCE, "retention.ms": str(5 * HOUR_MS)})
     await filled(broker, 5)
     clock.advance(2 * HOUR_MS)
     await filled(broker, 5, start=5)
@@ -250,10 +239,8 @@ async def test_retention_removes_files(make_machine: MakeMachine, clock: ManualC
     assert await broker.store.list("topics/") == []
 
 
-async def test_an_edit_that_comes_too_late_changes_nothing(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, AT_ONCE)
+async def test_an_edit_that_comes_too_late_changes_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = await machine.begin(1, AT_ONCE)
     await broker.engine.create_topic("gone", 1, AT_ONCE)
     await append(broker, batch(10), "gone")
     await filled(broker)
@@ -294,10 +281,8 @@ async def test_an_edit_that_comes_too_late_changes_nothing(make_machine: MakeMac
     assert await seen(await machine.start()) == after
 
 
-async def test_a_fold_whose_answer_was_lost_keeps_its_chunk(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, AT_ONCE)
+async def test_a_fold_whose_answer_was_lost_keeps_its_chunk(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = await machine.begin(1, AT_ONCE)
     await filled(broker, 8)
     before = await seen(broker)
     fold_by(monkeypatch, 2)
@@ -313,10 +298,8 @@ async def test_a_fold_whose_answer_was_lost_keeps_its_chunk(make_machine: MakeMa
     assert await seen(await machine.start()) == before
 
 
-async def test_skipping_during_a_fold_refuses_its_edit(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, AT_ONCE)
+async def test_skipping_during_a_fold_refuses_its_edit(machine: Machine) -> None:
+    broker = await machine.begin(1, AT_ONCE)
     await filled(broker, 6)
     (edit,) = [fold async for fold in broker.engine.running.offline.fold_each()]
     await broker.engine.skip_records(broker.log(), 40, 79)
@@ -325,10 +308,8 @@ async def test_skipping_during_a_fold_refuses_its_edit(make_machine: MakeMachine
     assert [record.offset for record, _ in await seen(broker)] == [*range(40), *range(80, 240)]
 
 
-async def test_records_that_a_file_cannot_hold_stay_in_chunks(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {**AT_ONCE, "headgate.check.records": "header"})
+async def test_records_that_a_file_cannot_hold_stay_in_chunks(machine: Machine) -> None:
+    broker = await machine.begin(1, {**AT_ONCE, "headgate.check.records": "header"})
     await filled(broker, 4)
     nameless = bytearray(encode_batch([Record(0, NOW_MS, b"k", b"v", (("\udcff", b"1"),))]))
     await append(broker, nameless)
@@ -344,10 +325,8 @@ async def test_records_that_a_file_cannot_hold_stay_in_chunks(make_machine: Make
     assert await seen(broker) == before
 
 
-async def test_a_damaged_chunk_is_not_folded(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, AT_ONCE)
+async def test_a_damaged_chunk_is_not_folded(machine: Machine) -> None:
+    broker = await machine.begin(1, AT_ONCE)
     await filled(broker, 3)
     await filled(broker, 3, start=3)
     chunk = broker.log().sealed.refs[0].chunk
@@ -364,10 +343,8 @@ async def test_a_damaged_chunk_is_not_folded(make_machine: MakeMachine) -> None:
     assert len(await seen(broker)) == 240
 
 
-async def test_a_damaged_file_harms_its_own_offsets_only(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 2, AT_ONCE)
+async def test_a_damaged_file_harms_its_own_offsets_only(machine: Machine) -> None:
+    broker = await machine.begin(2, AT_ONCE)
     await filled(broker, 5)
     await append(broker, batch(10), "t", 1)
     await listed(broker)
@@ -386,10 +363,8 @@ async def test_a_damaged_file_harms_its_own_offsets_only(make_machine: MakeMachi
     assert [record.offset for record, _ in await seen(broker)] == list(range(200, 400))
 
 
-async def test_windows_of_gates_stay_apart_from_files(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, AT_ONCE)
+async def test_windows_of_gates_stay_apart_from_files(machine: Machine) -> None:
+    broker = await machine.begin(1, AT_ONCE)
     await filled(broker, 4)
     gate = await broker.leader.gates.open("t", "history", "now", [100], 60_000)
     await filled(broker, 4, start=4)
@@ -420,10 +395,8 @@ async def seen_past(broker: Incarnation, window: int = 160, behind: int = 260) -
     return found
 
 
-async def test_transactions_are_folded_without_what_they_aborted(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, AT_ONCE)
+async def test_transactions_are_folded_without_what_they_aborted(machine: Machine) -> None:
+    broker = await machine.begin(1, AT_ONCE)
     await append(broker, batch(5))
     # Two transactions that overlap, one of them aborted, and a producer that aborts first and commits later.
     for sequence in range(3):
@@ -457,18 +430,15 @@ async def test_transactions_are_folded_without_what_they_aborted(make_machine: M
     assert await seen(broker) == expected
     (marker,) = [one for part in await broker.engine.read(log, stable, 100) for one in split(part)]
     assert parse_header(marker).next_offset == log.high_watermark, "a reader at the end is not left behind"
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     assert await seen(broker) == expected and broker.log().high_watermark == log.high_watermark
     await append(broker, batch(5))
     assert len(await seen(broker)) == len(expected) + 5
 
 
 @pytest.mark.parametrize("fault", [Fault.LATE, Fault.AMBIGUOUS, Fault.REFUSED])
-async def test_a_file_that_came_late_harms_nobody(make_machine: MakeMachine, fault: Fault) -> None:
-    machine = make_machine("memory")
-    first = await machine.start()
-    await first.engine.create_topic("t", 1, AT_ONCE)
+async def test_a_file_that_came_late_harms_nobody(machine: Machine, fault: Fault) -> None:
+    first = await machine.begin(1, AT_ONCE)
     await filled(first)
     before = await seen(first)
     first.faults.script("put", fault)
@@ -494,8 +464,7 @@ async def deaths_of_folds(machine: Machine, seen_by: Callable[[Incarnation], Awa
         except Exception:  # noqa: BLE001  # the process is dead
             done = -1
         dead = broker.store.dead
-        await machine.crash(broker)
-        check = await machine.start()
+        check = await machine.restart(broker)
         assert await seen_by(check) == before
         check.engine.manifest.check_invariants()
         await machine.crash(check)
@@ -504,10 +473,8 @@ async def deaths_of_folds(machine: Machine, seen_by: Callable[[Incarnation], Awa
         deaths += 1
 
 
-async def test_death_at_any_call_loses_nothing(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 2, AT_ONCE)
+async def test_death_at_any_call_loses_nothing(machine: Machine) -> None:
+    broker = await machine.begin(2, AT_ONCE)
     await filled(broker, 6)
     await append(broker, batch(10), "t", 1)
     await listed(broker)

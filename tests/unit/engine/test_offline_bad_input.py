@@ -11,11 +11,13 @@ import pytest
 from headgate.broker.control import file_sweeper
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import FencedError, Reason, RetryError
-from tests.unit.engine.conftest import MakeMachine
+from tests.unit.engine.conftest import machine_on
 from tests.unit.engine.gate_world import files_for
 from tests.unit.engine.test_compaction import COMPACT, compacted, found, put
 from tests.unit.engine.test_offline import AT_ONCE, HOUR_MS, chunk_extents, files, filled, folded, seen
-from tests.unit.engine.world import Incarnation, swept
+from tests.unit.engine.world import Incarnation, Machine, swept
+
+machine = machine_on("memory")
 
 
 async def work_due(broker: Incarnation) -> None:
@@ -27,8 +29,7 @@ async def work_due(broker: Incarnation) -> None:
     await filled(broker, 6)
 
 
-async def test_a_disk_that_fills_during_a_fold_changes_nothing(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
+async def test_a_disk_that_fills_during_a_fold_changes_nothing(machine: Machine) -> None:
     broker = await machine.start()
     await work_due(broker)
     before = [await seen(broker), await seen(broker, "h")]
@@ -43,10 +44,8 @@ async def test_a_disk_that_fills_during_a_fold_changes_nothing(make_machine: Mak
     assert not chunk_extents(broker)
 
 
-async def test_a_disk_that_fills_during_a_compaction_loses_no_value(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, COMPACT)
+async def test_a_disk_that_fills_during_a_compaction_loses_no_value(machine: Machine) -> None:
+    broker = await machine.begin(1, COMPACT)
     for number in range(5):
         await put(broker, (b"a", b"%d" % number), (b"b", b"%d" % number))
     before = await found(broker)
@@ -58,8 +57,7 @@ async def test_a_disk_that_fills_during_a_compaction_loses_no_value(make_machine
     assert await compacted(broker) == 1 and await found(broker) == before[-2:]
 
 
-async def test_a_fold_of_a_broker_that_was_replaced_has_no_effect(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
+async def test_a_fold_of_a_broker_that_was_replaced_has_no_effect(machine: Machine) -> None:
     first = await machine.start()
     await work_due(first)
     before = [await seen(first), await seen(first, "h")]
@@ -75,14 +73,12 @@ async def test_a_fold_of_a_broker_that_was_replaced_has_no_effect(make_machine: 
     assert [await seen(second), await seen(second, "h")] == before
     named = second.engine.manifest.named_files()
     assert {one.key for one in await second.store.list("topics/") if one.key.endswith(".parquet")} == named
-    await machine.crash(second)
-    third = await machine.start()
+    third = await machine.restart(second)
     assert [await seen(third), await seen(third, "h")] == before
 
 
-async def test_a_sweep_during_a_fold_refuses_its_edit(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sweep_during_a_fold_refuses_its_edit(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_sweeper, "FOLD_MS_MAX", -(10**13))  # as if the fold had taken longer than that
-    machine = make_machine("memory")
     broker = await machine.start()
     await work_due(broker)
     before = [await seen(broker), await seen(broker, "h")]
@@ -98,10 +94,8 @@ async def test_a_sweep_during_a_fold_refuses_its_edit(make_machine: MakeMachine,
     assert [await seen(broker), await seen(broker, "h")] == before
 
 
-async def test_a_clock_in_doubt_ages_nothing(make_machine: MakeMachine, clock: ManualClock) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {"offline.after.ms": str(HOUR_MS)})
+async def test_a_clock_in_doubt_ages_nothing(machine: Machine, clock: ManualClock) -> None:
+    broker = await machine.begin(1, {"offline.after.ms": str(HOUR_MS)})
     await broker.engine.create_topic("c", 1, {**COMPACT, "delete.retention.ms": str(HOUR_MS)})
     await filled(broker, 3)
     clock.jump_wall(30 * 24 * HOUR_MS)
@@ -114,10 +108,8 @@ async def test_a_clock_in_doubt_ages_nothing(make_machine: MakeMachine, clock: M
     assert await folded(broker) == 1
 
 
-async def test_retention_of_nothing_leaves_nothing_to_fold(make_machine: MakeMachine, clock: ManualClock) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {**AT_ONCE, "retention.ms": "0"})
+async def test_retention_of_nothing_leaves_nothing_to_fold(machine: Machine, clock: ManualClock) -> None:
+    broker = await machine.begin(1, {**AT_ONCE, "retention.ms": "0"})
     await filled(broker, 3)
     assert await folded(broker) == 1
     clock.advance(1)
@@ -133,8 +125,7 @@ async def test_retention_of_nothing_leaves_nothing_to_fold(make_machine: MakeMac
     await swept(broker)
 
 
-async def test_a_missing_file_stops_its_merge_and_no_other(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
+async def test_a_missing_file_stops_its_merge_and_no_other(machine: Machine) -> None:
     broker = await machine.start()
     await work_due(broker)
     (gate,) = broker.engine.manifest.gates.by_topic[broker.engine.topic("h").id].values()

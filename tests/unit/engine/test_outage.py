@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from headgate.broker.control.term_tasks import TermTasks
 from headgate.broker.engine.base.catalog import DeposedError
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
+from tests.support.waiting import until_async
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.test_offline import append, batch, files
 from tests.unit.engine.world import Incarnation, settings
@@ -86,15 +87,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(term_tasks, "PAUSE_S_MAX", 0.002)
 
 
-async def until(condition: Callable[[], bool], state: Callable[[], object]) -> None:
-    """Give other tasks and threads turns until `condition` holds."""
-    for _ in range(3000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError(f"what was waited for did not happen: {state()}")
-
-
 def running() -> set[str]:
     return {task.get_name() for task in asyncio.all_tasks()}
 
@@ -132,7 +124,7 @@ async def is_done(broker: Incarnation, clock: ManualClock, number: int) -> None:
         broker.sweeper.wake()
         return all(state().values())
 
-    await until(done, state)
+    await until_async(done, state)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +153,7 @@ async def test_no_task_ends_by_an_outage(make_machine: MakeMachine, clock: Manua
         return outage.met >= meeting
 
     await work_for_all(broker, 1, outage)
-    await until(met, lambda: outage.met)
+    await until_async(met, lambda: outage.met)
     broker.store.refused = {}
     for number in (1, 2):
         if number == 2:

@@ -21,19 +21,19 @@ from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import CorruptError, FatalError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.store.interface import ObjectInfo
 from headgate.broker.testing.faults import Fault
+from tests.support.errors import raises
+from tests.support.waiting import until_async
 from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.world import Incarnation, Machine, eventually, read_batches, read_values, settings, swept
+from tests.unit.engine.world import Incarnation, Machine, read_batches, read_values, settings, swept
 
 HOUR_MS = 3600 * 1000
 
 
 async def test_acked_records_survive_a_crash_and_offsets_go_on(machine: Machine) -> None:
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
+    broker = await machine.begin()
     for number in range(20):
         assert await machine.send(broker, [b"%d-0" % number, b"%d-1" % number]) == 2 * number
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     await machine.check(broker, exact=True)
     assert await machine.send(broker, [b"after"]) == 40
     await machine.check(broker, exact=True)
@@ -44,34 +44,29 @@ async def test_acked_records_survive_a_crash_and_offsets_go_on(machine: Machine)
 
 
 async def test_a_broker_that_was_idle_for_hours_before_its_first_record(machine: Machine, clock: ManualClock) -> None:
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
+    broker = await machine.begin()
     clock.advance(3 * HOUR_MS)
     await machine.send(broker, [b"late"])
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     await machine.check(broker, exact=True)
 
 
 async def test_chunks_that_retention_removed_do_not_hide_the_ones_behind_them(machine: Machine) -> None:
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
+    broker = await machine.begin()
     for number in range(10):
         await machine.send(broker, [b"old-%d" % number, bytes(20_000)])
     log = broker.log()
-    await eventually(lambda: len(log.sealed) > 0 and len(log.open.chunks) <= 1)
+    await until_async(lambda: len(log.sealed) > 0 and len(log.open.chunks) <= 1)
     await broker.engine.delete_records(log, -1)
     await swept(broker)
     await machine.send(broker, [b"new"])
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     await machine.check(broker)
     assert (await read_values(broker))[-1] == b"new"
 
 
 async def test_several_partitions_and_topics(machine: Machine) -> None:
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 3, {})
+    broker = await machine.begin(3)
     await broker.engine.create_topic("u", 1, {})
     for number in range(30):
         machine.send(broker, [b"%d" % number], "t", number % 3)
@@ -83,8 +78,7 @@ async def test_several_partitions_and_topics(machine: Machine) -> None:
     await broker.engine.create_topic("doomed", 1, {})
     await broker.engine.create_partitions(broker.engine.topic("u"), 2)
     await machine.send(broker, [b"u-new"], "u", 1)
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     await machine.check(broker, exact=True)
     assert await read_values(broker, "doomed") == []
 
@@ -148,21 +142,20 @@ async def test_a_crash_before_any_call_of_the_store(make_machine: MakeMachine, m
 async def test_chunks_are_listed_many_at_a_time(make_machine: MakeMachine) -> None:
     """The second listing costs as little as the first: a listing is three requests, each as expensive as that of the chunk."""
     machine = make_machine("put")
-    broker = await machine.start(settings(wal_checkpoint_interval_ms=3_600_000, wal_checkpoint_chunks=5))
-    await broker.engine.create_topic("t", 1, {})
+    broker = await machine.begin(settings=settings(wal_checkpoint_interval_ms=3_600_000, wal_checkpoint_chunks=5))
     before = len(await broker.store.list(f"{keys.MANIFEST}/edit/"))
     for _ in range(20):
         await machine.send(broker, [unique()])
-    await eventually(lambda: len(broker.engine.manifest.chunks[broker.engine.incarnation_id]) >= 15)
+    await until_async(lambda: len(broker.engine.manifest.chunks[broker.engine.incarnation_id]) >= 15)
     assert len(await broker.store.list(f"{keys.MANIFEST}/edit/")) - before <= 4
 
 
-@pytest.mark.parametrize("medium", ["inline", "aligned", "put"])
-async def test_crashes_of_the_one_that_recovers(make_machine: MakeMachine, medium: str) -> None:
+@pytest.mark.parametrize("machine", ["inline", "aligned", "put"], indirect=True)
+async def test_crashes_of_the_one_that_recovers(machine: Machine) -> None:
     """A broker with an unlisted tail dies. So does the next one, before its first call, and so on, until one survives."""
-    machine = make_machine(medium)
-    broker = await machine.start(settings(wal_chunk_bytes=8_192, wal_checkpoint_interval_ms=3_600_000, wal_checkpoint_chunks=1000))
-    await broker.engine.create_topic("t", 2, {})
+    broker = await machine.begin(
+        2, settings=settings(wal_chunk_bytes=8_192, wal_checkpoint_interval_ms=3_600_000, wal_checkpoint_chunks=1000)
+    )
     for number in range(12):
         await machine.send(broker, [unique(), unique() + bytes(3_000)], "t", number % 2)
     await machine.crash(broker)
@@ -195,7 +188,7 @@ async def everything(broker: Incarnation) -> list[ObjectInfo]:
 async def check_objects(broker: Incarnation) -> None:
     """Every object that the manifest names exists. Sealed incarnations leave only fences and producer state behind."""
     manifest = broker.engine.manifest
-    await eventually(lambda: not broker.sweeper._unswept)
+    await until_async(lambda: not broker.sweeper._unswept)
     found = await everything(broker)
     there = {info.key for info in found}
     named = set()
@@ -211,11 +204,9 @@ async def check_objects(broker: Incarnation) -> None:
 
 
 async def test_an_incarnation_that_was_fenced_stays_fenced(machine: Machine) -> None:
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
+    broker = await machine.begin()
     await machine.send(broker, [b"one"])
-    await machine.crash(broker)
-    successor = await machine.start()
+    successor = await machine.restart(broker)
     await successor.engine.delete_records(successor.log(), -1)
     await swept(successor)
     assert broker.engine.incarnation_id not in successor.engine.manifest.incarnations
@@ -227,8 +218,7 @@ async def test_an_incarnation_that_was_fenced_stays_fenced(machine: Machine) -> 
 
 async def test_a_producer_is_known_after_a_restart(machine: Machine) -> None:
     """The checks cover listed and unlisted batches, in the checkpoint and behind it."""
-    broker = await machine.start(settings(wal_chunk_bytes=8_192))
-    await broker.engine.create_topic("t", 2, {})
+    broker = await machine.begin(2, settings=settings(wal_chunk_bytes=8_192))
     sequence = 0
     for _round in range(4):
         offsets: dict[int, int] = {}
@@ -238,19 +228,16 @@ async def test_a_producer_is_known_after_a_restart(machine: Machine) -> None:
             sequence += 2
         log = broker.log()
         if _round == 1:
-            await eventually(lambda log=log: len(log.open.chunks) <= 1)
-        await machine.crash(broker)
-        broker = await machine.start(settings(wal_chunk_bytes=8_192))
+            await until_async(lambda log=log: len(log.open.chunks) <= 1)
+        broker = await machine.restart(broker, settings(wal_chunk_bytes=8_192))
         end = broker.log().next_offset
         for again, offset in list(offsets.items())[-5:]:
             assert await machine.send(broker, machine.values(offset, 2), producer=(7, 3, again)) == offset
         assert broker.log().next_offset == end
-        with pytest.raises(InvalidError) as caught:
+        with raises(InvalidError, Reason.OUT_OF_ORDER_SEQUENCE):
             machine.send(broker, [b"gap"], producer=(7, 3, sequence + 1))
-        assert caught.value.reason is Reason.OUT_OF_ORDER_SEQUENCE
-        with pytest.raises(InvalidError) as caught:
+        with raises(InvalidError, Reason.INVALID_PRODUCER_EPOCH):
             machine.send(broker, [b"old"], producer=(7, 2, 0))
-        assert caught.value.reason is Reason.INVALID_PRODUCER_EPOCH
         await machine.check(broker, exact=True)
     offset = await machine.send(broker, [b"new epoch"], producer=(7, 4, 0))
     await machine.stop(broker)
@@ -261,8 +248,7 @@ async def test_a_producer_is_known_after_a_restart(machine: Machine) -> None:
 
 async def test_a_batch_that_was_lost_with_its_broker_is_no_duplicate(make_machine: MakeMachine) -> None:
     machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
+    broker = await machine.begin()
     await machine.send(broker, [b"0"], producer=(7, 0, 0))
     broker.store.refused["appender.write"] = RetryError(Reason.STORE_UNAVAILABLE, "not now")
     for sequence in (1, 2, 3):
@@ -277,8 +263,7 @@ async def test_a_batch_that_was_lost_with_its_broker_is_no_duplicate(make_machin
 
 
 async def test_leader_epochs_tell_where_each_broker_began(machine: Machine) -> None:
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 2, {})
+    broker = await machine.begin(2)
     ends: dict[int, int] = {}
     for round_ in range(5):
         log = broker.log()
@@ -308,8 +293,7 @@ async def test_leader_epochs_tell_where_each_broker_began(machine: Machine) -> N
     # A reader of the last record of an epoch continues after the deletion of its records at its offset.
     first = min(ends)
     await broker.engine.delete_records(log, ends[first])
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     assert broker.engine.epoch_end(broker.log(), first) in ((first, ends[first]), (0, ends[first]))
 
 
@@ -317,13 +301,12 @@ async def test_leader_epochs_tell_where_each_broker_began(machine: Machine) -> N
 async def test_a_torn_last_write_is_cut(make_machine: MakeMachine, medium: str) -> None:
     for size in (10, 5_000, 100_000):
         machine = make_machine(medium)
-        broker = await machine.start()
-        await broker.engine.create_topic("t", 1, {})
+        broker = await machine.begin()
         for number in range(3):
             await machine.send(broker, [b"acked-%d" % number])
         broker.faults.script("appender.write", *[Fault.TORN] * 1000)
         waiting = machine.send(broker, [bytes(size) + b"torn"])
-        await eventually(lambda: broker.engine.stalled is not None)  # noqa: B023
+        await until_async(lambda: broker.engine.stalled is not None)  # noqa: B023
         await machine.crash(broker)
         assert waiting.exception() is not None
         broker = await machine.start()
@@ -333,44 +316,41 @@ async def test_a_torn_last_write_is_cut(make_machine: MakeMachine, medium: str) 
         await machine.check(await machine.start(), exact=True)
 
 
-@pytest.mark.parametrize("medium", ["memory", "aligned", "local"])
-async def test_records_that_were_stored_but_not_acked_may_come_back_whole(make_machine: MakeMachine, medium: str) -> None:
-    machine = make_machine(medium)
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
+@pytest.mark.parametrize("machine", ["memory", "aligned", "local"], indirect=True)
+async def test_records_that_were_stored_but_not_acked_may_come_back_whole(machine: Machine) -> None:
+    broker = await machine.begin()
     await machine.send(broker, [b"acked"], producer=(7, 0, 0))
     broker.store.refused["appender.exists"] = RetryError(Reason.STORE_UNAVAILABLE, "not now")
     machine.send(broker, [b"stored", b"too"], producer=(7, 0, 1))
-    await eventually(lambda: broker.engine.stalled is not None)
-    await machine.crash(broker)
-    broker = await machine.start()
+    await until_async(lambda: broker.engine.stalled is not None)
+    broker = await machine.restart(broker)
     assert await read_values(broker) == [b"acked", b"stored", b"too"]
     # The producer got no ack, and sends them again.
     assert await machine.send(broker, [b"stored", b"too"], producer=(7, 0, 1)) == 1
     await machine.check(broker, exact=True)
 
 
-async def crashed(machine: Machine, records: int) -> Incarnation:
-    """A broker that was killed after this many acks, each record in a group of its own."""
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
+async def crashed(machine: Machine, records: int = 1) -> tuple[Incarnation, str, bytes]:
+    """A broker that was killed after this many acks, each record in a group of its own; its first chunk's key and bytes. On files,
+    the next chunk has been made."""
+    broker = await machine.begin()
     for number in range(records):
         await machine.send(broker, [b"record-%d" % number])
+    appender = broker.faults.appender
+    assert appender is not None
+    await until_async(lambda: appender.exists(keys.chunk(broker.engine.incarnation_id, 1)))
     await machine.crash(broker)
-    return broker
+    key = keys.chunk(broker.engine.incarnation_id, 0)
+    return broker, key, await broker.faults.get(key)
 
 
 async def test_damage_in_the_middle_of_the_wal_is_not_passed_over(make_machine: MakeMachine) -> None:
     machine = make_machine("memory")
-    broker = await crashed(machine, 5)
-    key = keys.chunk(broker.engine.incarnation_id, 0)
-    data = bytearray(await broker.faults.get(key))
-    data[data.index(b"record-2")] ^= 1
-    await broker.faults.put(key, data)
+    broker, key, data = await crashed(machine, 5)
+    await broker.faults.put(key, data.replace(b"record-2", b"secord-2"))
     with pytest.raises(CorruptError) as caught:
         await machine.start()
     assert "chunk=`0`" in caught.value.message and f"key=`{key}`" in caught.value.message
-    data[data.index(b"ecord-2") - 1] ^= 1
     await broker.faults.put(key, data)
     await machine.check(await machine.start(), exact=True)
 
@@ -378,9 +358,7 @@ async def test_damage_in_the_middle_of_the_wal_is_not_passed_over(make_machine: 
 async def test_a_file_of_the_wal_that_somebody_cut_does_not_pass_for_a_torn_end(make_machine: MakeMachine) -> None:
     """A broker that dies while it writes leaves zeros behind its written bytes, never a shorter file."""
     machine = make_machine("local")
-    broker = await crashed(machine, 3)
-    key = keys.chunk(broker.engine.incarnation_id, 0)
-    data = await broker.faults.get(key)
+    broker, key, data = await crashed(machine, 3)
     within = data.index(b"record-2")
     torn = data[:within] + bytes(len(data) - within)
     for cut in (data[:within], torn[:-1]):
@@ -393,9 +371,7 @@ async def test_a_file_of_the_wal_that_somebody_cut_does_not_pass_for_a_torn_end(
 
 async def test_a_torn_end_is_cut(make_machine: MakeMachine) -> None:
     machine = make_machine("local")
-    broker = await crashed(machine, 3)
-    key = keys.chunk(broker.engine.incarnation_id, 0)
-    data = await broker.faults.get(key)
+    broker, key, data = await crashed(machine, 3)
     within = data.index(b"record-2")
     await broker.faults.put(key, data[:within] + bytes(len(data) - within))
     assert await read_values(await machine.start()) == [b"record-0", b"record-1"]
@@ -404,12 +380,8 @@ async def test_a_torn_end_is_cut(make_machine: MakeMachine) -> None:
 async def test_a_chunk_that_vanished_from_the_middle_of_the_wal_is_not_passed_over(make_machine: MakeMachine) -> None:
     """This holds for files only. In a bucket the first missing chunk is the end, even if later puts succeeded."""
     machine = make_machine("local")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
-    await machine.send(broker, [b"acked"])
-    await machine.crash(broker)
-    key, behind = (keys.chunk(broker.engine.incarnation_id, number) for number in (0, 1))
-    data = await broker.faults.get(key)
+    broker, key, data = await crashed(machine)
+    behind = keys.chunk(broker.engine.incarnation_id, 1)
     await broker.faults.delete(key)
     await broker.faults.put(behind, bytes(len(data)))
     with pytest.raises(CorruptError) as caught:
@@ -422,15 +394,8 @@ async def test_a_chunk_that_vanished_from_the_middle_of_the_wal_is_not_passed_ov
 async def test_a_chunk_that_reads_as_zeros_is_not_taken_for_the_end(make_machine: MakeMachine) -> None:
     """A chunk's file is created when the previous chunk has a group. If the previous chunk is empty, its acked groups are lost."""
     machine = make_machine("local")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
-    await machine.send(broker, [b"acked"])
-    key, behind = (keys.chunk(broker.engine.incarnation_id, number) for number in (0, 1))
-    appender = broker.faults.appender
-    assert appender is not None
-    await eventually(lambda: appender.exists(behind))
-    await machine.crash(broker)
-    data = await broker.faults.get(key)
+    broker, key, data = await crashed(machine)
+    behind = keys.chunk(broker.engine.incarnation_id, 1)
     for empty in (bytes(len(data)), b""):
         await broker.faults.put(key, empty)
         with pytest.raises(CorruptError) as caught:
@@ -447,14 +412,8 @@ async def test_what_is_not_of_the_log_does_not_pass_for_a_chunk(make_machine: Ma
     """A recovery stores the copies of a follower as the last chunk, and may die before the manifest names it. Other objects are
     foreign: copies and notes of an operator, or of a tool."""
     machine = make_machine("local")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
-    await machine.send(broker, [b"acked"])
+    broker, _, _ = await crashed(machine)
     behind = keys.chunk(broker.engine.incarnation_id, 1)
-    appender = broker.faults.appender
-    assert appender is not None
-    await eventually(lambda: appender.exists(behind))
-    await machine.crash(broker)
     await broker.faults.delete(behind)
     made_by = keys.maker(broker.engine.leader_epoch + 1, "f" * 32)
     await broker.faults.put(behind + left.format(made_by=made_by), b"copies")
@@ -464,15 +423,10 @@ async def test_what_is_not_of_the_log_does_not_pass_for_a_chunk(make_machine: Ma
 async def test_a_chunk_whose_first_block_was_lost_is_told_of(make_machine: MakeMachine) -> None:
     """The chunk looks like one without any write, except for the groups behind its header."""
     machine = make_machine("local")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
-    await machine.send(broker, [b"acked"])
-    await machine.crash(broker)
-    engine, key = broker.engine, keys.chunk(broker.engine.incarnation_id, 0)
-    data = await broker.faults.get(key)
+    broker, key, data = await crashed(machine)
     await broker.faults.put(key, bytes(CHUNK_HEADER_BYTES) + data[CHUNK_HEADER_BYTES:])
-    lost = engine.manifest.incarnations[engine.incarnation_id]
-    recovered = await recover(broker.faults, engine.manifest, [lost], "a-person")
+    lost = broker.engine.manifest.incarnations[broker.engine.incarnation_id]
+    recovered = await recover(broker.faults, broker.engine.manifest, [lost], "a-person")
     assert recovered.damage == [f"chunk={key} chunk header is missing, and a group follows. next=`{CHUNK_HEADER_BYTES}`"]
 
 
@@ -487,8 +441,7 @@ async def test_s3_crashes(s3_machine: Machine) -> None:
         await waiting[5]
         for _ in range(3):
             await machine.send(broker, [unique()], producer=(7, round_, _))
-        await machine.crash(broker)
-    broker = await machine.start()
+        broker = await machine.restart(broker)
     await machine.check(broker)
     await check_objects(broker)
     await machine.stop(broker)

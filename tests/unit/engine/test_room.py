@@ -19,7 +19,8 @@ from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from tests.support.adopted import adopted
-from tests.unit.engine.test_history import put, read_all, rows, shown, until
+from tests.support.waiting import until_async
+from tests.unit.engine.test_history import put, read_all, rows, shown
 
 PLACES = 2
 
@@ -59,7 +60,7 @@ async def test_reads_that_hang_do_not_hold_up_other_files() -> None:
     store.hanging = {extent.path for extent in extents[1:]}
     reads = [asyncio.create_task(reader.read(extent, extent.base_offset, 1 << 20)) for extent in extents[1:]]
     adopting = [asyncio.create_task(reader.read(extent, extent.base_offset, 1 << 20)) for extent in await adopt(store)]
-    await until(lambda: len(store.waiting) >= PLACES)
+    await until_async(lambda: len(store.waiting) >= PLACES)
     assert await read_all(reader, extents[0]) == records
     assert not any(read.done() for read in (*reads, *adopting))
     store.answers.set()
@@ -86,7 +87,7 @@ async def test_slow_reads_are_bounded() -> None:
             reading -= 1
 
     groups = [asyncio.create_task(group()) for _ in range(3 * SLOW_MAX)]
-    await until(lambda: reading == SLOW_MAX + PLACES)
+    await until_async(lambda: reading == SLOW_MAX + PLACES)
     for _ in range(1000):
         await asyncio.sleep(0)
     assert reading == SLOW_MAX + PLACES

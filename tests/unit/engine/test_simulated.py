@@ -14,8 +14,9 @@ import pytest
 from headgate.broker.cluster.admission import check_together
 from headgate.broker.cluster.edits.incarnations import SealIncarnation
 from headgate.broker.runtime.errors import InvalidError
+from tests.support.waiting import until_async
 from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.world import eventually, settings
+from tests.unit.engine.world import settings
 
 HOUR_MS = 3_600_000
 
@@ -35,11 +36,11 @@ async def test_handing_over_goes_on_when_who_asked_for_it_is_gone(make_machine: 
     (segment,) = broker.engine.leads.segments()
     broker.store.held["put"] = threading.Event()
     asked = asyncio.create_task(broker.engine.resign([segment.id]))
-    await eventually(lambda: broker.log().refusal is not None)
+    await until_async(lambda: broker.log().refusal is not None)
     asked.cancel()
     await asyncio.wait((asked,))
     broker.store.held["put"].set()
-    await eventually(lambda: segment.id not in broker.engine.manifest.segments.open)
+    await until_async(lambda: segment.id not in broker.engine.manifest.segments.open)
 
 
 async def test_a_broker_that_has_ended_hears_of_it_without_harm(make_machine: MakeMachine) -> None:

@@ -64,8 +64,7 @@ async def agree(broker: Incarnation, start: int = 0, end: int = 1 << 40) -> None
 
 async def test_the_table_follows_the_topic(make_machine: MakeMachine, clock: ManualClock) -> None:
     machine = make_machine("local")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {**AT_ONCE, "retention.ms": str(5 * HOUR_MS)})
+    broker = await machine.begin(1, {**AT_ONCE, "retention.ms": str(5 * HOUR_MS)})
     assert (await read_table(broker))[0] == []
     await filled(broker, 6)
     assert await folded(broker)
@@ -93,8 +92,7 @@ async def test_the_table_follows_the_topic(make_machine: MakeMachine, clock: Man
     # The next leader goes on where this one stood, also if it missed a change.
     await filled(broker, 6, start=12)
     assert await folded(broker)
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     await agree(broker)
     await broker.engine.delete_topic(broker.engine.topic("t"))
     await broker.leader.gates.files.sweep(-(10**13))
@@ -103,8 +101,7 @@ async def test_the_table_follows_the_topic(make_machine: MakeMachine, clock: Man
 
 async def test_floods_and_publishes_are_in_the_table(make_machine: MakeMachine) -> None:
     machine = make_machine("local")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {**AT_ONCE, "history.room": "1000"})
+    broker = await machine.begin(1, {**AT_ONCE, "history.room": "1000"})
     await filled(broker, 2)
     gate = await broker.leader.gates.open("t", "history", "now", [100], 60_000)
     await filled(broker, 2, start=2)
@@ -126,15 +123,13 @@ async def test_floods_and_publishes_are_in_the_table(make_machine: MakeMachine) 
     assert await folded(broker) == 1
     await agree(broker)
     assert await ranges(broker) == [[820, 1150], [1180, 1260]]
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     await agree(broker)
 
 
 async def test_a_cut_in_front_of_older_history_is_not_in_the_table(make_machine: MakeMachine) -> None:
     machine = make_machine("local")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {**AT_ONCE, "history.room": "1000"})
+    broker = await machine.begin(1, {**AT_ONCE, "history.room": "1000"})
     await filled(broker, 4)
     assert await folded(broker)
     await broker.engine.delete_records(broker.log(), 1055)
@@ -171,8 +166,7 @@ async def test_objects_that_no_snapshot_needs_are_swept(make_machine: MakeMachin
     monkeypatch.setattr(leader_tables, "GRACE_MS", -10 * 365 * 24 * HOUR_MS)
     monkeypatch.setattr("headgate.broker.wire.iceberg.table.SNAPSHOTS_KEPT", 2)
     machine = make_machine("local")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, AT_ONCE)
+    broker = await machine.begin(1, AT_ONCE)
     for number in range(5):
         await filled(broker, 1, start=number)
         assert await folded(broker)
@@ -187,8 +181,7 @@ async def test_a_table_that_is_behind_keeps_its_files(make_machine: MakeMachine,
     """Folds replace files, and the store takes no new version of the table meanwhile."""
     monkeypatch.setattr(leader_tables, "PAUSE_S", 1000.0)
     machine = make_machine("local")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, AT_ONCE)
+    broker = await machine.begin(1, AT_ONCE)
 
     await filled(broker, 3)
     assert await folded(broker)

@@ -9,14 +9,15 @@ from __future__ import annotations
 import pytest
 
 from headgate.broker.runtime.errors import FatalError, Reason
+from tests.support.waiting import until_async
 from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.world import Incarnation, Machine, eventually
+from tests.unit.engine.world import Incarnation, Machine
 
 UNFORESEEN = KeyError("unforeseen")
 
 
 async def ends(broker: Incarnation, part: str) -> None:
-    await eventually(lambda: broker.failures)
+    await until_async(lambda: broker.failures)
     (failure,) = broker.failures
     assert isinstance(failure, FatalError) and failure.reason is Reason.INTERNAL
     assert part in failure.message and "unforeseen" in failure.message
@@ -24,8 +25,7 @@ async def ends(broker: Incarnation, part: str) -> None:
 
 async def test_of_a_put_of_the_wal(make_machine: MakeMachine) -> None:
     machine = make_machine("put")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
+    broker = await machine.begin()
     broker.store.refused["put_if_absent"] = UNFORESEEN
     with pytest.raises(FatalError):
         await machine.send(broker, [b"never acked"])
@@ -33,8 +33,7 @@ async def test_of_a_put_of_the_wal(make_machine: MakeMachine) -> None:
 
 
 async def test_of_the_checkpointer(machine: Machine) -> None:
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
+    broker = await machine.begin()
     broker.store.refused["put"] = UNFORESEEN
     await machine.send(broker, [b"x"])
     await broker.wal.roll()
@@ -42,8 +41,7 @@ async def test_of_the_checkpointer(machine: Machine) -> None:
 
 
 async def test_of_the_opening_of_segments(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
+    broker = await machine.begin()
     await machine.send(broker, [b"x"])
     await machine.crash(broker)
 
@@ -62,13 +60,13 @@ async def test_of_retention_which_looks_again(machine: Machine, caplog: pytest.L
         machine.unchecked.add(name)
         await machine.send(broker, [b"x"], topic=name)
         await broker.wal.roll()
-        await eventually(lambda: len(broker.log(name).sealed))
+        await until_async(lambda: len(broker.log(name).sealed))
         await broker.engine.delete_topic(topic)
 
     broker.store.refused["delete"] = UNFORESEEN
     await make_and_delete("t")
-    await eventually(lambda: "retention_failed" in caplog.text)
+    await until_async(lambda: "retention_failed" in caplog.text)
     del broker.store.refused["delete"]
     await make_and_delete("u")
-    await eventually(lambda: not broker.engine.manifest.chunks[broker.engine.incarnation_id])
+    await until_async(lambda: not broker.engine.manifest.chunks[broker.engine.incarnation_id])
     assert not broker.failures

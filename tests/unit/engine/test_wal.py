@@ -36,7 +36,9 @@ from headgate.broker.runtime.errors import ClosedError, FatalError, FencedError,
 from headgate.broker.store.interface import Appender, AppendFile, Buffer
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from headgate.broker.testing.faults import Fault, FaultStore
-from tests.unit.engine.world import NOW_MS, eventually
+from tests.support.errors import raises
+from tests.support.waiting import until_async
+from tests.unit.engine.world import NOW_MS
 
 INCARNATION = uuid.UUID(int=77).hex
 
@@ -259,7 +261,7 @@ async def test_acks_come_in_order_after_what_they_wait_for(kind: str) -> None:
         if chance.random() < 0.2:
             await asyncio.sleep(0.001)
     assert bench.wal.appended_batches == len(pending)
-    await eventually(lambda: bench.wal.durable_batches == len(pending))
+    await until_async(lambda: bench.wal.durable_batches == len(pending))
     bench.wal.on_durable(waiter(count, len(pending)))
     await bench.wal.close()
     await asyncio.sleep(0)
@@ -280,9 +282,9 @@ async def test_faults_of_every_kind_are_outlasted_in_order(kind: str) -> None:
     for at, one in enumerate(pending):
         bench.wal.append(one)
         if at % 5 == 0:
-            await eventually(lambda at=at: bench.wal.durable_batches > at - 5)
+            await until_async(lambda at=at: bench.wal.durable_batches > at - 5)
     # A close gives up when the store refuses, so the test waits for the last batches first.
-    await eventually(lambda: bench.wal.durable_batches == len(pending))
+    await until_async(lambda: bench.wal.durable_batches == len(pending))
     bench.store._rates = {}
     await bench.wal.close()
     assert not bench.judge.failed
@@ -365,7 +367,7 @@ async def test_what_comes_during_a_write_is_the_next_group() -> None:
         await asyncio.sleep(0)
     assert judge.committed == []
     steps.may_write.release()
-    await eventually(lambda: judge.committed == [0])
+    await until_async(lambda: judge.committed == [0])
     await loop.run_in_executor(None, steps.writing.acquire)
     steps.may_write.release()
     await wal.close()
@@ -379,19 +381,19 @@ async def test_a_fence_between_write_and_ack(kind: str) -> None:
     pending = batches(20)
     for one in pending[:10]:
         bench.wal.append(one)
-    await eventually(lambda: len(bench.judge.committed) == 10)
+    await until_async(lambda: len(bench.judge.committed) == 10)
     await bench.store.put(keys.fence(INCARNATION), b"HGfence1")
     told: list[HeadgateError | None] = []
     for one in pending[10:]:
         bench.wal.append(one)
     bench.wal.on_durable(told.append)
-    await eventually(lambda: bool(told))
+    await until_async(lambda: bool(told))
     assert isinstance(told[0], FencedError)
     assert len(bench.judge.committed) == 10
     assert len(bench.judge.frames()) == 20, "it was written, and is for whoever took over to judge"
     bench.wal.append(pending[0])
     bench.wal.on_durable(told.append)
-    await eventually(lambda: len(told) == 2)
+    await until_async(lambda: len(told) == 2)
     assert isinstance(told[1], FencedError)
     await bench.wal.close()
     assert not bench.wal.complete
@@ -403,13 +405,13 @@ async def test_a_fence_while_a_chunk_is_completed() -> None:
     pending = batches(8, sizes=(900,))
     for one in pending[:2]:
         bench.wal.append(one)
-        await eventually(lambda: bench.wal.durable_batches == bench.wal.appended_batches)
+        await until_async(lambda: bench.wal.durable_batches == bench.wal.appended_batches)
     await bench.store.put(keys.fence(INCARNATION), b"HGfence1")
     told: list[HeadgateError | None] = []
     for one in pending[2:]:
         bench.wal.append(one)
     bench.wal.on_durable(told.append)
-    await eventually(lambda: bool(told))
+    await until_async(lambda: bool(told))
     assert isinstance(told[0], FencedError)
     assert bench.judge.committed == [0, 1]
     await bench.wal.close()
@@ -420,7 +422,7 @@ async def test_a_log_that_is_gone_for_good_ends_the_wal(is_fenced: bool) -> None
     """A broker was stopped for so long that another one took over, folded its log and deleted it: it was replaced, no more."""
     bench = Bench("memory")
     bench.wal.append(batches(1)[0])
-    await eventually(lambda: bench.wal.durable_batches == 1)
+    await until_async(lambda: bench.wal.durable_batches == 1)
     if is_fenced:
         await bench.store.put(keys.fence(INCARNATION), b"HGfence1")
 
@@ -433,7 +435,7 @@ async def test_a_log_that_is_gone_for_good_ends_the_wal(is_fenced: bool) -> None
     told: list[HeadgateError | None] = []
     bench.wal.append(batches(2)[1])
     bench.wal.on_durable(told.append)
-    await eventually(lambda: bool(told))
+    await until_async(lambda: bool(told))
     assert isinstance(told[0], kind)
     assert [type(error) for error in bench.judge.failed] == [kind]
     await bench.wal.close()
@@ -520,8 +522,7 @@ async def test_the_batches_of_a_partition_stand_together_in_a_group(kind: str) -
     assert [stream for stream, _ in groupby(frame.stream for frame in frames)] == [log.stream for log in LOGS]
 
 
-def test_a_torn_write_is_written_again_at_its_place(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.write.wal_group.RETRY_MS_MIN", 1)
+def test_a_torn_write_is_written_again_at_its_place(clock: ManualClock) -> None:
     for alignment_bytes in (1, 4096):
         chunks = Chunks(alignment_bytes, clock, chunk_bytes=100_000)
         stalls: list[HeadgateError] = []
@@ -544,9 +545,8 @@ def test_a_writer_that_gives_up_says_why(clock: ManualClock) -> None:
     chunks.writer.write(batches(1))
     chunks.store.script("appender.write", Fault.FULL, Fault.FULL)
     chunks.writer.give_up.set()
-    with pytest.raises(ClosedError) as caught:
+    with raises(ClosedError, Reason.STORE_FULL):
         chunks.writer.write(batches(2)[1:])
-    assert caught.value.reason is Reason.STORE_FULL
     chunks.writer.release()
     assert chunks.judge.committed == [0]
 
@@ -587,8 +587,7 @@ def test_a_chunk_without_groups_is_not_reported(clock: ManualClock) -> None:
         assert chunks.judge.frames() == []
 
 
-def test_a_chunk_that_could_not_be_prepared_is_made_when_it_is_needed(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.write.wal_group.RETRY_MS_MIN", 1)
+def test_a_chunk_that_could_not_be_prepared_is_made_when_it_is_needed(clock: ManualClock) -> None:
     chunks = Chunks(4096, clock, chunk_bytes=5_000)
     pending = batches(60, sizes=(900,))
     for number, one in enumerate(pending):
@@ -679,7 +678,6 @@ def test_who_asks_for_a_roll_does_not_wait_for_the_disk(clock: ManualClock, monk
 
 async def test_puts_that_succeed_do_not_hide_that_the_next_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise each successful put would restart the timeout for a store that stores nothing."""
-    monkeypatch.setattr("headgate.broker.engine.write.wal_put.RETRY_MS_MIN", 1)
     monkeypatch.setattr("headgate.broker.engine.write.wal_put.RETRY_MS_MAX", 1)
     bench = Bench("put")
     put, refused = bench.store.put_if_absent, {keys.chunk(INCARNATION, 1)}
@@ -697,10 +695,10 @@ async def test_puts_that_succeed_do_not_hide_that_the_next_one_fails(monkeypatch
     for one in pending:
         bench.wal.append(one)
         await asyncio.sleep(0.001)
-    await eventually(lambda: len(states) > 10)
+    await until_async(lambda: len(states) > 10)
     assert {(stalled is not None, since) for stalled, since in states} == {(True, states[0][1])}
     refused.clear()
-    await eventually(lambda: bench.wal.durable_batches == len(pending))
+    await until_async(lambda: bench.wal.durable_batches == len(pending))
     assert bench.wal.stalled is None
     await bench.wal.close()
     bench.judge.check(pending)

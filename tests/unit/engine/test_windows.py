@@ -22,16 +22,18 @@ from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition.windows import READERS_MAX, Readers, ReaderWindow, Windows
 from headgate.broker.engine.read import view
 from headgate.broker.log.batch import CONTROL, crc_matches, parse_header
-from tests.unit.engine.conftest import MakeMachine
+from tests.unit.engine.conftest import MakeMachine, machine_on
 from tests.unit.engine.gate_world import files_for, value_of
-from tests.unit.engine.world import Incarnation, read_values
+from tests.unit.engine.world import Incarnation, Machine, read_values
 
 HOUR_MS = 3_600_000
 
 
-async def test_a_hold_ends_with_its_leader(make_machine: MakeMachine) -> None:
+machine = machine_on("memory")
+
+
+async def test_a_hold_ends_with_its_leader(machine: Machine) -> None:
     """Readers wait at a hold until the next leader begins; the same leader's later edits change nothing."""
-    machine = make_machine("memory")
     broker = await machine.start()
     engine = broker.engine
     topic = await engine.create_topic("t", 1, {})
@@ -48,15 +50,13 @@ async def test_a_hold_ends_with_its_leader(make_machine: MakeMachine) -> None:
     engine.leads.applied([SetLeader(engine.incarnation_id, 8)])
     assert woken and await read_values(broker) == [b"a", b"b"]
     assert engine.hold(topic.id, "g", {0: 10}, term=8)[0].base_offset == 12, "another window: the first one was passed by"
-    await machine.crash(broker)
-    broker = await machine.start()
+    broker = await machine.restart(broker)
     assert await read_values(broker) == [b"a", b"b"]
 
 
-async def test_the_log_ends_behind_a_gate_whatever_was_held_before_it(make_machine: MakeMachine) -> None:
+async def test_the_log_ends_behind_a_gate_whatever_was_held_before_it(machine: Machine) -> None:
     """Otherwise a reader that got the end offset meanwhile would stand before the gate, and would count as a reader that is
     still on its way through the log."""
-    machine = make_machine("memory")
     broker = await machine.start()
     engine = broker.engine
     topic = await engine.create_topic("t", 1, {})
@@ -69,8 +69,7 @@ async def test_the_log_ends_behind_a_gate_whatever_was_held_before_it(make_machi
     assert log.high_watermark == log.next_offset == 16
 
 
-async def test_who_is_let_past(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
+async def test_who_is_let_past(machine: Machine) -> None:
     broker = await machine.start()
     engine = broker.engine
     await engine.create_topic("t", 1, {})
@@ -92,9 +91,8 @@ async def test_who_is_let_past(make_machine: MakeMachine) -> None:
     assert await engine.read(log, 1, 1 << 20, 1) == [], "and is a reader like any other"
 
 
-async def test_who_is_at_the_end_reads_what_was_on_its_way_to_the_store(make_machine: MakeMachine) -> None:
+async def test_who_is_at_the_end_reads_what_was_on_its_way_to_the_store(machine: Machine) -> None:
     """A window opens behind records that were not readable yet: a later read of them does not count as going back."""
-    machine = make_machine("memory")
     broker = await machine.start()
     engine = broker.engine
     await engine.create_topic("t", 1, {})
@@ -110,10 +108,9 @@ async def test_who_is_at_the_end_reads_what_was_on_its_way_to_the_store(make_mac
     assert await engine.read(log, 3, 1 << 20, 1) == [], "it went back"
 
 
-async def test_a_hole_at_the_end_is_left_at_once(make_machine: MakeMachine) -> None:
+async def test_a_hole_at_the_end_is_left_at_once(machine: Machine) -> None:
     """A released window lets every reader pass in one step. An open window lets those that were at the end of a topic with live
     records; a hold that only this broker knows lets none."""
-    machine = make_machine("memory")
     broker = await machine.start()
     engine = broker.engine
     topic = await engine.create_topic("t", 1, {})
@@ -149,8 +146,7 @@ async def test_a_hole_at_the_end_is_left_at_once(make_machine: MakeMachine) -> N
     assert await read_values(broker) == [b"a", *(value_of("h", 0, row) for row in range(6)), b"b"]
 
 
-async def test_readers_at_the_end_of_a_live_topic_never_get_the_history(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
+async def test_readers_at_the_end_of_a_live_topic_never_get_the_history(machine: Machine) -> None:
     broker = await machine.start()
     engine = broker.engine
     await engine.create_topic("t", 1, {})
@@ -176,8 +172,7 @@ async def test_readers_at_the_end_of_a_live_topic_never_get_the_history(make_mac
     assert await ends(1, 4) == [11], "it looked for the time of the history"
 
 
-async def test_every_reader_reads_all_floods_of_a_topic_that_only_floods_write_to(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
+async def test_every_reader_reads_all_floods_of_a_topic_that_only_floods_write_to(machine: Machine) -> None:
     broker = await machine.start()
     engine = broker.engine
     await engine.create_topic("t", 2, {})
@@ -196,10 +191,8 @@ async def test_every_reader_reads_all_floods_of_a_topic_that_only_floods_write_t
     assert (await gates.open("t", "k", "now", [10, 10], HOUR_MS)).live
 
 
-async def test_live_records_do_not_wake_who_waits_at_a_window(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
+async def test_live_records_do_not_wake_who_waits_at_a_window(machine: Machine) -> None:
+    broker = await machine.begin()
     gates = broker.leader.gates
     gate = await gates.open("t", "g", "now", [10], HOUR_MS)
     await machine.send(broker, [b"a"])
@@ -224,8 +217,7 @@ async def test_live_records_do_not_wake_who_waits_at_a_window(make_machine: Make
     assert not log.waiters.live and not log.waiters.at_window
 
 
-async def test_the_end_moves_when_what_is_before_it_is_durable(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
+async def test_the_end_moves_when_what_is_before_it_is_durable(machine: Machine) -> None:
     broker = await machine.start()
     engine = broker.engine
     await engine.create_topic("t", 1, {})

@@ -34,6 +34,7 @@ from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason
 from headgate.broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo, Ranges, Store
 from headgate.broker.testing.faults import Fault, FaultStore
 from tests.support import nodes
+from tests.support.waiting import until_async
 
 NOW_MS = 1_700_000_000_000
 EVERYTHING = 1 << 30
@@ -94,7 +95,7 @@ class MortalStore:
         """Count a call as `check` does, and wait while the operation is held."""
         self.check(operation)
         if operation in self.held:
-            await eventually(self.held[operation].is_set)
+            await until_async(self.held[operation].is_set)
         self.check(operation)
 
     def passed_by_thread(self, operation: str) -> None:
@@ -265,6 +266,23 @@ class Machine:
         await node.start()
         return broker
 
+    async def begin(
+        self,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        *,
+        settings: Settings = settings(),  # noqa: B008
+    ) -> Incarnation:
+        """Begin an incarnation, and create the topic `t`."""
+        broker = await self.start(settings)
+        await broker.engine.create_topic("t", partitions, config or {})
+        return broker
+
+    async def restart(self, broker: Incarnation, settings: Settings = settings()) -> Incarnation:  # noqa: B008
+        """End an incarnation as SIGKILL does, and begin the next one."""
+        await self.crash(broker)
+        return await self.start(settings)
+
     async def crash(self, broker: Incarnation) -> None:
         """End it as SIGKILL does, and stop its threads."""
         broker.store.kill()
@@ -407,16 +425,7 @@ async def swept(broker: Incarnation) -> None:
             and choose(engine.manifest, engine.incarnation_id) is None
         )
 
-    await eventually(nothing_is_left)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Give other tasks and threads turns until `condition` holds."""
-    for _ in range(30_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("what was waited for did not happen")
+    await until_async(nothing_is_left)
 
 
 Commit = Callable[[], Awaitable[None]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ import pytest
 import pytest_asyncio
 from google.protobuf.message import Message
 
+from headgate.broker.log.batch import parse_header, split
 from headgate.broker.log.records import Record, encode_batch
 from headgate.broker.node import Node
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.config import ADMIN_PASSWORD, Settings, Value
-from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.runtime.listeners import knows_clients
 from headgate.broker.server.access.security import Security
 from headgate.broker.server.audit.audit import Audit
@@ -169,6 +170,17 @@ class Served(nodes.Offline):
             self.engine.append(log, memoryview(bytearray(batch)))
         await self.engine.durable()
 
+    async def batches(self, topic: str, partition: int) -> list[memoryview]:
+        """Every readable batch, without gRPC."""
+        log = self.engine.partition(self.engine.topic(topic), partition)
+        found: list[memoryview] = []
+        offset = log.log_start
+        while offset < log.high_watermark:
+            for view in await self.engine.read(log, offset, 1 << 20):
+                found += split(view)
+            offset = parse_header(found[-1]).next_offset
+        return found
+
 
 Start = Callable[..., Any]
 
@@ -196,16 +208,24 @@ async def served(start: Start) -> Served:
     return broker
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait for a condition inside the broker."""
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110  # of the broker's inside, which has no events for tests
-            await asyncio.sleep(0.001)
-
-
 def batch(*values: bytes | None, timestamp_ms: int = 1_700_000_000_000, **producer: int) -> bytes:
     """A batch with one record per value."""
     return encode_batch([Record(0, timestamp_ms, None, value) for value in values], **producer)
+
+
+async def reason_of(awaitable: Awaitable[object]) -> Reason:
+    """The reason of the error that it raises."""
+    with pytest.raises(HeadgateError) as caught:
+        async with asyncio.timeout(WAIT_S):
+            await awaitable
+    return caught.value.reason
+
+
+async def refused(call: Awaitable[object]) -> tuple[grpc.StatusCode, str, str]:
+    """(code, reason, details) of a call that fails."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return status_of(caught.value)
 
 
 def status_of(error: grpc.aio.AioRpcError) -> tuple[grpc.StatusCode, str, str]:

@@ -15,13 +15,8 @@ from headgate.broker.runtime.metrics import Metrics
 from headgate.broker.server.grpc import handlers
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2 as pb
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2
-from tests.unit.grpc.conftest import Served, Start, batch, status_of, until
-
-
-async def refused(served: Served, name: str, message: object) -> tuple[grpc.StatusCode, str, str]:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await served.call(name, message)  # type: ignore[arg-type]
-    return status_of(caught.value)
+from tests.support.waiting import until_async
+from tests.unit.grpc.conftest import Served, Start, batch, refused, status_of
 
 
 async def described(served: Served, name: str) -> pb.TopicDescription:
@@ -85,7 +80,7 @@ async def test_rates(served: Served) -> None:
 )
 async def test_wrong_requests(served: Served, name: str, message: object, code: grpc.StatusCode, reason: str) -> None:
     await served.create("there")
-    assert (await refused(served, f"Admin.{name}", message))[:2] == (code, reason)
+    assert (await refused(served.call(f"Admin.{name}", message)))[:2] == (code, reason)
     # The next request is served.
     assert len((await served.call("Admin.ListTopics", pb.ListTopicsRequest())).topics) == 1
 
@@ -105,7 +100,7 @@ async def test_an_rpc_and_a_service_that_are_not_there(served: Served) -> None:
 
 async def test_a_message_larger_than_the_limit(start: Start) -> None:
     served: Served = await start(frame_bytes_max=2 << 20)
-    code, _, _ = await refused(served, "Admin.CheckRecords", pb.CheckRecordsRequest(topic="x" * (2 << 20)))
+    code, _, _ = await refused(served.call("Admin.CheckRecords", pb.CheckRecordsRequest(topic="x" * (2 << 20))))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     await served.call("Admin.ListTopics", pb.ListTopicsRequest())
 
@@ -117,7 +112,7 @@ async def test_an_error_nobody_foresaw_tells_nothing_and_is_logged(
         raise ZeroDivisionError("secret")
 
     monkeypatch.setattr(served.engine, "topics", broken)
-    code, reason, details = await refused(served, "Admin.ListTopics", pb.ListTopicsRequest())
+    code, reason, details = await refused(served.call("Admin.ListTopics", pb.ListTopicsRequest()))
     assert (code, reason) == (grpc.StatusCode.INTERNAL, "internal")
     assert "secret" not in details
     assert "grpc_call_failed" in caplog.text and "ZeroDivisionError" in caplog.text
@@ -161,14 +156,14 @@ async def test_calls_are_counted(served: Served) -> None:
     metrics = Metrics()
     served.server.register(metrics)
     await served.call("Admin.ListTopics", pb.ListTopicsRequest())
-    await refused(served, "Admin.CheckRecords", pb.CheckRecordsRequest(topic="none"))
-    await refused(served, "Admin.CheckRecords", b"\xff")
+    await refused(served.call("Admin.CheckRecords", pb.CheckRecordsRequest(topic="none")))
+    await refused(served.call("Admin.CheckRecords", b"\xff"))
     stream = served.stream("Log.Subscribe")
     await stream.write(log_pb2.SubscribeRequest(credit_bytes=1))
-    await until(lambda: served.server._counts.open == 1)
+    await until_async(lambda: served.server._counts.open == 1)
     assert b"headgate_grpc_open_calls 1.0" in metrics.render()
     stream.call.cancel()
-    await until(lambda: served.server._counts.open == 0)
+    await until_async(lambda: served.server._counts.open == 0)
     lines = [line for line in metrics.render().decode().splitlines() if line.startswith("headgate_grpc_calls_total")]
     # gRPC reports a client's end and its cancellation one after the other: a stream may end between the two.
     lines = [line.replace('Subscribe",status="ok"', 'Subscribe",status="cancelled"') for line in lines]

@@ -15,7 +15,6 @@ from pathlib import Path
 import grpc
 import pytest
 import pytest_asyncio
-from google.protobuf.message import Message
 
 from headgate.broker.cluster import scram
 from headgate.broker.cluster.access import User
@@ -36,7 +35,8 @@ from tests.support.http2 import Http2, basic
 from tests.support.http2 import message as framed
 from tests.support.pki import Authority
 from tests.support.ports import free_port
-from tests.unit.grpc.conftest import METHODS, PASSWORD, WAIT_S, RawStream, Served, Start, batch, status_of, until
+from tests.support.waiting import until_async
+from tests.unit.grpc.conftest import METHODS, PASSWORD, WAIT_S, RawStream, Served, Start, batch, refused
 
 ADMIN, ALICE = basic("admin", PASSWORD), basic("alice", "a")
 MIB = 1 << 20
@@ -70,13 +70,6 @@ async def take_rules(served: Served) -> None:
     await served.engine.change_access(RemoveAcls(rules))
 
 
-async def refused(served: Served, name: str, message: Message | bytes, *metadata: tuple[str, str]) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await served.call(name, message, *metadata)
-    code, _, details = status_of(caught.value)
-    return code, details
-
-
 @pytest.mark.parametrize("name", sorted(METHODS))
 async def test_no_byte_of_a_strangers_request_is_read(guarded: Served, name: str) -> None:
     """The broker refuses the call after its headers, although the request never comes."""
@@ -86,7 +79,7 @@ async def test_no_byte_of_a_strangers_request_is_read(guarded: Served, name: str
     assert not client.gone
     await client.close()
     assert guarded.lines[-1]["act"] == METHODS[name].short and guarded.lines[-1]["outcome"] == "refused"
-    await until(lambda: not guarded.calls)
+    await until_async(lambda: not guarded.calls)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +94,7 @@ async def test_no_byte_of_a_strangers_request_is_read(guarded: Served, name: str
     ],
 )
 async def test_a_request_cannot_expand_in_memory(guarded: Served, name: str, request_bytes: bytes, why: str) -> None:
-    code, details = await refused(guarded, name, request_bytes, ADMIN)
+    code, _, details = await refused(guarded.call(name, request_bytes, ADMIN))
     assert code is grpc.StatusCode.INVALID_ARGUMENT and why in details
 
 
@@ -119,12 +112,12 @@ async def test_one_client_cannot_take_the_calls_of_others(guarded: Served, monke
     for stream in streams:
         await stream.write(subscribed)
         assert (await stream.read()).next_offset == 0
-    code, details = await refused(guarded, "Log.ListOffsets", pb.ListOffsetsRequest(topic="a"), ALICE)
+    code, _, details = await refused(guarded.call("Log.ListOffsets", pb.ListOffsetsRequest(topic="a"), ALICE))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED and "of this client" in details
     assert len((await guarded.call("Admin.ListTopics", admin_pb2.ListTopicsRequest(), ADMIN)).topics) == 2
     for stream in streams:
         stream.call.cancel()
-    await until(lambda: not guarded.calls)
+    await until_async(lambda: not guarded.calls)
     await guarded.call("Log.ListOffsets", pb.ListOffsetsRequest(topic="a"), ALICE)
 
 
@@ -148,7 +141,7 @@ async def test_requests_that_do_not_arrive_end_and_delay_no_other_user(guarded: 
     async with asyncio.timeout(WAIT_S):
         await client.wait_ended(*calls)
     await client.close()
-    await until(lambda: not guarded.calls)
+    await until_async(lambda: not guarded.calls)
 
 
 async def test_answers_that_are_not_read_cost_no_other_user_its_budget(guarded: Served) -> None:
@@ -159,12 +152,12 @@ async def test_answers_that_are_not_read_cost_no_other_user_its_budget(guarded: 
     calls = [client.open("/headgate.v1.Log/Fetch", ALICE) for _ in range(6)]
     for call in calls:
         await client.send(call, framed(pb.FetchRequest(topic="a", max_bytes=kib).SerializeToString()), end=True)
-    await until(lambda: budget.must_wait("User:alice"))
+    await until_async(lambda: budget.must_wait("User:alice"))
     fetched = await guarded.call("Log.Fetch", pb.FetchRequest(topic="a", max_bytes=kib), ADMIN)
     assert len(fetched.batches) > 100 * kib
     assert len(guarded.calls) >= len(calls), "gRPC holds their answers: they count for their client"
     await client.close()
-    await until(lambda: not guarded.calls and budget.used_bytes == 0)
+    await until_async(lambda: not guarded.calls and budget.used_bytes == 0)
 
 
 async def test_a_client_that_wants_no_acks_gets_them(guarded: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,8 +292,8 @@ async def test_a_client_cannot_claim_that_a_broker_passed_its_call_on(guarded: S
 async def test_where_kafka_clients_log_in_grpc_clients_do(start: Start) -> None:
     served: Served = await start(kafka_protocol="sasl_plaintext")
     stolen = access_pb2.SetPasswordRequest(name="admin")
-    assert (await refused(served, "Access.SetPassword", stolen))[0] is grpc.StatusCode.UNAUTHENTICATED
-    assert (await refused(served, "Admin.Status", b"", basic("admin", "wrong")))[0] is grpc.StatusCode.UNAUTHENTICATED
+    assert (await refused(served.call("Access.SetPassword", stolen)))[0] is grpc.StatusCode.UNAUTHENTICATED
+    assert (await refused(served.call("Admin.Status", b"", basic("admin", "wrong"))))[0] is grpc.StatusCode.UNAUTHENTICATED
     await served.call("Admin.Status", b"", ADMIN)
 
 
@@ -312,10 +305,11 @@ async def test_calls_that_are_reset_at_once_leave_nothing(guarded: Served) -> No
             await client.drain()
     await guarded.call("Admin.ListTopics", admin_pb2.ListTopicsRequest(), ADMIN)
     await client.close()
-    await until(lambda: not guarded.calls)
+    await until_async(lambda: not guarded.calls)
 
 
 async def test_filling_a_gate_with_many_files_is_decoded_in_parts(served: Served) -> None:
     files = [gates_pb2.FileRef(partition=one, path=f"{one}.parquet", rows=1) for one in range(40_000)]
-    code, details = await refused(served, "Gates.FillGate", gates_pb2.FillGateRequest(topic="missing", gate_id="g", files=files))
+    request = gates_pb2.FillGateRequest(topic="missing", gate_id="g", files=files)
+    code, _, details = await refused(served.call("Gates.FillGate", request))
     assert code is grpc.StatusCode.NOT_FOUND, details

@@ -11,16 +11,11 @@ from google.protobuf.message import Message
 
 from headgate.broker.client import Admin, GateAdmin, OffsetAndTimestamp, Timestamp, TopicPartition
 from headgate.broker.client.cluster import Link
-from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.wire.grpc.methods import Method
 from headgate.pipelines.floods.standing import topic_of
-from tests.unit.grpc.conftest import Served, batch
-
-
-async def reason_of(awaitable: object) -> Reason:
-    with pytest.raises(HeadgateError) as caught:
-        await awaitable  # type: ignore[misc]
-    return caught.value.reason
+from tests.support.errors import raises
+from tests.unit.grpc.conftest import Served, batch, reason_of
 
 
 async def test_the_life_of_a_topic(served: Served) -> None:
@@ -123,9 +118,8 @@ async def test_wrong_requests(served: Served) -> None:
     "address", ["", " , ", "localhost", "localhost:", ":9095", "localhost:port", "localhost:0", "localhost:65536"]
 )
 def test_addresses_that_are_none(address: str) -> None:
-    with pytest.raises(InvalidError) as caught:
+    with raises(InvalidError, Reason.INVALID_REQUEST):
         Admin(address)
-    assert caught.value.reason is Reason.INVALID_REQUEST
 
 
 async def test_closed_under_a_call(served: Served) -> None:

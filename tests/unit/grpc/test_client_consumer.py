@@ -13,8 +13,10 @@ from headgate.broker.client.cluster import Link
 from headgate.broker.client.prefetcher import BrokerFeed, Prefetcher
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.records import Record, encode_batch
-from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
-from tests.unit.grpc.conftest import WAIT_S, Served, Start, batch, until
+from headgate.broker.runtime.errors import ClosedError, InvalidError, Reason
+from tests.support.errors import raises
+from tests.support.waiting import until_async
+from tests.unit.grpc.conftest import WAIT_S, Served, Start, batch, reason_of
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -30,13 +32,6 @@ async def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
 
 async def offsets(consumer: Consumer, count: int) -> list[int]:
     return [record.offset for record in await read(consumer, count)]
-
-
-async def reason_of(awaitable: Any) -> Reason:
-    with pytest.raises(HeadgateError) as caught:
-        async with asyncio.timeout(WAIT_S):
-            await awaitable
-    return caught.value.reason
 
 
 def numbered(first: int, count: int) -> bytes:
@@ -94,7 +89,7 @@ async def test_poll(served: Served) -> None:
     async with Consumer(served.address) as consumer:
         assert await consumer.poll(timeout_ms=1) == []
         await consumer.assign_topic("a")
-        await until(lambda: consumer._prefetcher.chunks)
+        await until_async(lambda: consumer._prefetcher.chunks)
         assert [record.offset for record in await consumer.poll(records_max=5)] == [0, 1, 2, 3, 4]
         assert consumer.position(A0) == 5
         assert [record.offset for record in await consumer.poll()] == [5, 6, 7, 8, 9, 10, 11]
@@ -187,7 +182,7 @@ async def test_an_assignment_that_is_cancelled_is_none(served: Served, monkeypat
     async with Consumer(served.address) as consumer:
         monkeypatch.setattr(Prefetcher, "find_leads", find_leads)
         assigning = asyncio.create_task(consumer.assign_topic("a"))
-        await until(consumer.assignment)
+        await until_async(consumer.assignment)
         monkeypatch.undo()
         assigning.cancel()
         await asyncio.wait([assigning])
@@ -253,10 +248,9 @@ async def test_a_reader_that_retention_overtook(served: Served) -> None:
         assert await offsets(consumer, 1) == [0]
         await served.engine.delete_records(served.engine.partition(served.engine.topic("a"), 0), 15)
         got: list[int] = []
-        with pytest.raises(InvalidError) as caught:
+        with raises(InvalidError, Reason.OFFSET_OUT_OF_RANGE):
             while True:
                 got += await offsets(consumer, 1)
-        assert caught.value.reason is Reason.OFFSET_OUT_OF_RANGE
         # Earlier records are given first, then the error once, then nothing until a seek.
         assert got == list(range(1, 1 + len(got))) and len(got) < 14
         assert await consumer.poll(timeout_ms=20) == []
@@ -303,12 +297,11 @@ async def test_a_damaged_batch(served: Served, monkeypatch: pytest.MonkeyPatch) 
     await served.fill("a", 0, numbered(5, 1))
     async with Consumer(served.address) as consumer:
         await consumer.assign_topic("a")
-        await until(lambda: consumer._prefetcher.chunks)
+        await until_async(lambda: consumer._prefetcher.chunks)
         # The error does not lose the records before it.
         assert [record.offset for record in await consumer.poll()] == [0, 1, 2]
-        with pytest.raises(InvalidError, match=r"CRC-32C.*partition=`0`") as caught:
+        with raises(InvalidError, Reason.CORRUPT_MESSAGE, r"CRC-32C.*partition=`0`"):
             await consumer.poll()
-        assert caught.value.reason is Reason.CORRUPT_MESSAGE
         assert await consumer.poll(timeout_ms=20) == []
         assert consumer.position(A0) == 3
         await consumer.seek(A0, 5)

@@ -16,34 +16,18 @@ from headgate.broker.client.sender import Batch
 from headgate.broker.client.sequencing import IN_FLIGHT_MAX
 from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.engine.partition.log import PartitionLog
-from headgate.broker.log.batch import CODEC_MASK, parse_header, split
+from headgate.broker.log.batch import CODEC_MASK, parse_header
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.records import Record, iter_records
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.server.grpc.publish import Publisher
-from tests.unit.grpc.conftest import Served, Start, until
-
-
-async def batches(served: Served, topic: str, partition: int) -> list[memoryview]:
-    log = served.engine.partition(served.engine.topic(topic), partition)
-    found: list[memoryview] = []
-    offset = log.log_start
-    while offset < log.high_watermark:
-        for view in await served.engine.read(log, offset, 1 << 20):
-            found += split(view)
-        offset = parse_header(found[-1]).next_offset
-    return found
+from tests.support.waiting import until_async
+from tests.unit.grpc.conftest import Served, Start, reason_of
 
 
 async def records(served: Served, topic: str, partition: int) -> list[Record]:
-    return [record for view in await batches(served, topic, partition) for record in iter_records(view)]
-
-
-async def reason_of(awaitable: Any) -> Reason:
-    with pytest.raises(HeadgateError) as caught:
-        await awaitable
-    return caught.value.reason
+    return [record for view in await served.batches(topic, partition) for record in iter_records(view)]
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -65,7 +49,7 @@ async def test_every_shape_of_record(served: Served, codec: Codec) -> None:
     assert await records(served, "a", 0) == [
         Record(offset, timestamp, key, value, headers) for offset, (key, value, headers, timestamp) in enumerate(shapes)
     ]
-    assert {parse_header(view).attributes & CODEC_MASK for view in await batches(served, "a", 0)} == {codec}
+    assert {parse_header(view).attributes & CODEC_MASK for view in await served.batches("a", 0)} == {codec}
 
 
 async def test_keys_go_where_kafkas_client_puts_them(served: Served) -> None:
@@ -95,9 +79,9 @@ async def test_order_and_batching(served: Served) -> None:
         for number in range(500):
             await producer.send("a", b"%d" % number)
     assert [record.value for record in await records(served, "a", 0)] == [b"%d" % number for number in range(500)]
-    sizes = [len(view) for view in await batches(served, "a", 0)]
+    sizes = [len(view) for view in await served.batches("a", 0)]
     assert max(sizes) <= 1000 + 61
-    headers = [parse_header(view) for view in await batches(served, "a", 0)]
+    headers = [parse_header(view) for view in await served.batches("a", 0)]
     assert len({header.producer_id for header in headers}) == 1
     assert [header.base_sequence for header in headers] == [header.base_offset for header in headers]
 
@@ -110,7 +94,7 @@ async def test_linger_gathers_and_flush_does_not_wait_for_it(served: Served) -> 
         assert not any(future.done() for future in futures)
         await producer.flush()
         assert all(future.done() for future in futures)
-    assert len(await batches(served, "a", 0)) == 1
+    assert len(await served.batches("a", 0)) == 1
 
 
 async def test_timestamps(served: Served) -> None:
@@ -140,7 +124,7 @@ async def test_send_waits_while_the_buffer_is_full(served: Served, monkeypatch: 
                 sent += 1
 
         sending = asyncio.create_task(send())
-        await until(lambda: held)
+        await until_async(lambda: held)
         await asyncio.sleep(0.05)
         assert 10 <= sent <= 13
         while not sending.done():
@@ -382,7 +366,7 @@ async def test_no_more_is_in_flight_than_the_broker_remembers(served: Served, mo
         monkeypatch.setattr(served.engine, "on_acked", held.append)
         for number in range(20):
             await producer.send("a", b"%d" % number)
-        await until(lambda: len(held) >= IN_FLIGHT_MAX)
+        await until_async(lambda: len(held) >= IN_FLIGHT_MAX)
         await asyncio.sleep(0.02)
         assert len(held) == IN_FLIGHT_MAX
         monkeypatch.undo()

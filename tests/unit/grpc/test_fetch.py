@@ -10,7 +10,8 @@ import pytest
 from headgate.broker.log.batch import parse_header, split
 from headgate.broker.log.records import iter_records
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2 as pb
-from tests.unit.grpc.conftest import Served, Start, batch, status_of, until
+from tests.support.waiting import until_async
+from tests.unit.grpc.conftest import Served, Start, batch, refused, status_of
 
 BATCHES = [batch(b"0", b"1", b"2", timestamp_ms=1000), batch(b"3", timestamp_ms=3000), batch(b"4", b"5", timestamp_ms=2000)]
 
@@ -23,12 +24,6 @@ async def fetch(served: Served, **fields: object) -> pb.FetchResponse:
 
 def offsets(response: pb.FetchResponse) -> list[int]:
     return [record.offset for view in split(memoryview(response.batches)) for record in iter_records(view)]
-
-
-async def refused(served: Served, name: str, message: object) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await served.call(name, message)  # type: ignore[arg-type]
-    return status_of(caught.value)[:2]
 
 
 async def test_whole_batches_from_the_one_with_the_offset(served: Served) -> None:
@@ -66,14 +61,14 @@ async def test_a_batch_of_a_megabyte(served: Served) -> None:
     response = await fetch(served, offset=0)
     assert len(response.batches) == len(big)
     assert parse_header(response.batches).base_offset == 0
-    await until(lambda: served.budget.used_bytes == 0)
+    await until_async(lambda: served.budget.used_bytes == 0)
 
 
 async def test_the_long_poll_ends_with_a_record(served: Served) -> None:
     await served.create("a")
     waiting = asyncio.create_task(fetch(served, offset=0, max_wait_ms=20_000))
     log = served.engine.partition(served.engine.topic("a"), 0)
-    await until(lambda: log.waiters.live)
+    await until_async(lambda: log.waiters.live)
     await served.fill("a", 0, BATCHES[0])
     assert offsets(await waiting) == [0, 1, 2]
     assert not log.waiters.live
@@ -84,7 +79,7 @@ async def test_the_long_poll_waits_for_min_bytes(served: Served) -> None:
     await served.fill("a", 0, BATCHES[1])
     waiting = asyncio.create_task(fetch(served, offset=0, max_wait_ms=20_000, min_bytes=len(BATCHES[1]) + 1))
     log = served.engine.partition(served.engine.topic("a"), 0)
-    await until(lambda: log.waiters.live)
+    await until_async(lambda: log.waiters.live)
     await served.fill("a", 0, BATCHES[2])
     assert offsets(await waiting) == [0, 1, 2]
 
@@ -103,7 +98,7 @@ async def test_the_long_poll_ends_with_its_topic_and_with_the_broker(served: Ser
     first = asyncio.create_task(fetch(served, offset=0, max_wait_ms=20_000))
     second = asyncio.create_task(served.call("Log.Fetch", pb.FetchRequest(topic="b", max_wait_ms=20_000)))
     logs = [served.engine.partition(served.engine.topic(name), 0) for name in ("a", "b")]
-    await until(lambda: all(log.waiters.live for log in logs))
+    await until_async(lambda: all(log.waiters.live for log in logs))
     await served.engine.delete_topic(served.engine.topic("a"))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await first
@@ -128,8 +123,8 @@ async def test_the_long_poll_ends_with_its_topic_and_with_the_broker(served: Ser
 async def test_wrong_fetches(served: Served, message: object, code: grpc.StatusCode, reason: str) -> None:
     await served.create("a")
     await served.fill("a", 0, *BATCHES)
-    assert await refused(served, "Log.Fetch", message) == (code, reason)
-    await until(lambda: served.budget.used_bytes == 0)
+    assert (await refused(served.call("Log.Fetch", message)))[:2] == (code, reason)
+    await until_async(lambda: served.budget.used_bytes == 0)
 
 
 async def test_records_from_the_store_after_a_restart(start: Start) -> None:
@@ -185,12 +180,12 @@ async def test_places_in_the_log(served: Served) -> None:
 
 async def test_wrong_listings(served: Served) -> None:
     await served.create("a")
-    assert await refused(served, "Log.ListOffsets", pb.ListOffsetsRequest(topic="b")) == (
+    assert (await refused(served.call("Log.ListOffsets", pb.ListOffsetsRequest(topic="b"))))[:2] == (
         grpc.StatusCode.NOT_FOUND,
         "unknown_topic",
     )
     many = pb.ListOffsetsRequest(topic="a", queries=[pb.ListOffsetsRequest.Query()] * 10_001)
-    assert await refused(served, "Log.ListOffsets", many) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request")
+    assert (await refused(served.call("Log.ListOffsets", many)))[:2] == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request")
 
 
 async def test_producer_ids_are_never_given_twice(start: Start) -> None:

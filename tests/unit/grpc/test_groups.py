@@ -17,6 +17,7 @@ from headgate.broker.runtime.metrics import Metrics
 from headgate.broker.wire.grpc.headgate.v1 import groups_pb2 as pb
 from headgate.broker.wire.kafka.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from headgate.broker.wire.kafka.messages.consumer_protocol_assignment import TopicPartition as Assigned
+from tests.support.errors import raises
 from tests.unit.grpc.conftest import Served, Start, batch, status_of
 
 LAG = "headgate_group_lag_records"
@@ -178,9 +179,8 @@ async def test_positions_are_altered(broker: Served) -> None:
             ("t", 9, 0, Reason.UNKNOWN_TOPIC),
             ("none", 0, 0, Reason.UNKNOWN_TOPIC),
         ):
-            with pytest.raises(InvalidError) as caught:
+            with raises(InvalidError, reason):
                 await admin.alter_positions("g", {**rows, TopicPartition(topic, partition): offset})
-            assert caught.value.reason is reason
         for validate_only in (True, False):
             assert {partition: value.offset for _, partition, value in broker.groups.positions("g")} == {0: 1}
             before = await admin.alter_positions("g", rows, validate_only=validate_only)
@@ -209,9 +209,8 @@ async def test_only_groups_without_members_are_changed(broker: Served) -> None:
             admin.alter_positions("g", {TopicPartition("t", 0): 1}, validate_only=True),
             admin.delete_group("g"),
         ):
-            with pytest.raises(InvalidError, match=r"stop them first\. group=`g`") as caught:
+            with raises(InvalidError, Reason.NON_EMPTY_GROUP, r"stop them first\. group=`g`"):
                 await ask
-            assert caught.value.reason is Reason.NON_EMPTY_GROUP
         await broker.groups.leave("g", Leave(token=broker.groups.token(), members=(Leaving(member_id=owner),)))
         await admin.delete_group("g")
     assert not list(broker.groups.list_groups())
@@ -256,8 +255,7 @@ async def test_the_client_shows_the_same(broker: Served) -> None:
             (admin.delete_group("none"), Reason.GROUP_ID_NOT_FOUND),
             (admin.alter_positions("", {place: 1}), Reason.INVALID_GROUP_ID),
         ):
-            with pytest.raises(InvalidError) as caught:
+            with raises(InvalidError, reason):
                 await ask
-            assert caught.value.reason is reason
         await admin.delete_group("other")
         assert [row.id for row in await admin.list_groups()] == ["g"]

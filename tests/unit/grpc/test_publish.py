@@ -9,10 +9,11 @@ from typing import Any
 import grpc
 import pytest
 
-from headgate.broker.log.batch import crc_matches, parse_header, split
+from headgate.broker.log.batch import crc_matches, parse_header
 from headgate.broker.runtime.errors import ClosedError, Reason
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2 as pb
-from tests.unit.grpc.conftest import WAIT_S, RawStream, Served, Start, batch, until
+from tests.support.waiting import until_async
+from tests.unit.grpc.conftest import WAIT_S, RawStream, Served, Start, batch
 
 
 def request(sequence: int, data: bytes, topic: str = "a", partition: int = 0, **options: int) -> pb.PublishRequest:
@@ -31,17 +32,6 @@ def acked(responses: list[pb.PublishResponse]) -> list[int]:
     return offsets
 
 
-async def read_all(served: Served, topic: str, partition: int) -> list[memoryview]:
-    log = served.engine.partition(served.engine.topic(topic), partition)
-    found: list[memoryview] = []
-    offset = log.log_start
-    while offset < log.high_watermark:
-        for view in await served.engine.read(log, offset, 1 << 20):
-            found += split(view)
-        offset = parse_header(found[-1]).next_offset
-    return found
-
-
 async def test_offsets_of_two_partitions(served: Served) -> None:
     await served.create("a")
     stream = served.stream("Log.Publish")
@@ -50,7 +40,7 @@ async def test_offsets_of_two_partitions(served: Served) -> None:
     await stream.write(request(2, batch(b"3"), topic="", partition=1))
     await stream.write(request(3, batch(b"4"), topic=""))
     assert acked(await stream.rest()) == [0, 0, 2]
-    batches = await read_all(served, "a", 0)
+    batches = await served.batches("a", 0)
     assert [parse_header(view).base_offset for view in batches] == [0, 2]
     assert all(crc_matches(view) for view in batches)
 
@@ -139,7 +129,7 @@ async def test_a_batch_sent_twice_is_written_once(served: Served) -> None:
     responses = await stream.rest()
     assert acked(responses) == [0, 2, 0, 2, -1]
     assert [failure.error.reason for response in responses for failure in response.failures] == ["out_of_order_sequence"]
-    assert len(await read_all(served, "a", 0)) == 2
+    assert len(await served.batches("a", 0)) == 2
 
 
 async def test_the_brokers_time_comes_with_the_ack(served: Served) -> None:
@@ -149,7 +139,7 @@ async def test_the_brokers_time_comes_with_the_ack(served: Served) -> None:
     await stream.write(request(1, batch(b"x"), "a", ack_batches=1000))
     await stream.write(request(2, batch(b"x"), "b"))
     (response,) = await stream.rest()
-    given = parse_header((await read_all(served, "a", 0))[0]).max_timestamp
+    given = parse_header((await served.batches("a", 0))[0]).max_timestamp
     assert list(response.append_times_ms) == [given, -1]
     stream = served.stream("Log.Publish")
     await stream.write(request(1, batch(b"x"), "b"))
@@ -247,7 +237,7 @@ async def test_nothing_is_acked_before_it_is_durable_and_reading_stops(start: St
             await stream.write(request(sequence, data))
 
     sending = asyncio.create_task(send())
-    await until(lambda: len(held.callbacks) == 5)
+    await until_async(lambda: len(held.callbacks) == 5)
     await asyncio.sleep(0.05)
     # 4 batches do not fill 64 KiB, the fifth overdraws it, and the server reads no more.
     assert len(held.callbacks) == 5
@@ -259,11 +249,11 @@ async def test_nothing_is_acked_before_it_is_durable_and_reading_stops(start: St
         response = await stream.read()
         offsets += response.base_offsets
         expected = min(len(offsets) + 5, 100)
-        await until(lambda expected=expected: log.next_offset == expected)
+        await until_async(lambda expected=expected: log.next_offset == expected)
     assert offsets == list(range(100))
     await sending
     assert await stream.rest() == []
-    await until(lambda: served.budget.used_bytes == 0)
+    await until_async(lambda: served.budget.used_bytes == 0)
 
 
 async def test_acks_come_before_their_number_where_no_more_is_read(start: Start) -> None:
@@ -288,7 +278,7 @@ async def test_acks_keep_the_order_of_the_stream(start: Start, monkeypatch: pyte
     stream = served.stream("Log.Publish")
     for sequence in (1, 2, 3):
         await stream.write(request(sequence, batch(b"x")))
-    await until(lambda: len(held.callbacks) == 3)
+    await until_async(lambda: len(held.callbacks) == 3)
     first, second, third = held.callbacks
     third(None)
     second(None)
@@ -309,16 +299,16 @@ async def test_one_streams_batches_never_fill_the_brokers_budget_for_ever(start:
     for stream in streams:
         await stream.write(request(1, batch(b"x" * 16_000)))
         await stream.write(request(2, batch(b"x" * 16_000)))
-    await until(lambda: len(held.callbacks) >= 2)
+    await until_async(lambda: len(held.callbacks) >= 2)
     acks = 0
     while acks < 8:
-        await until(lambda: held.callbacks or served.budget.used_bytes == 0)
+        await until_async(lambda: held.callbacks or served.budget.used_bytes == 0)
         acks += len(held.callbacks)
         held.release()
         await asyncio.sleep(0.001)
     for stream in streams:
         assert sorted(acked(await stream.rest()))[0] >= 0
-    await until(lambda: served.budget.used_bytes == 0)
+    await until_async(lambda: served.budget.used_bytes == 0)
 
 
 async def test_a_client_that_does_not_read_its_acks_costs_nothing(start: Start) -> None:
@@ -336,7 +326,7 @@ async def test_a_client_that_does_not_read_its_acks_costs_nothing(start: Start) 
 
     sending = asyncio.create_task(send())
     budget = served.budget
-    await until(lambda: budget.used_bytes > 0)
+    await until_async(lambda: budget.used_bytes > 0)
     # The budget goes up and down; once the stream was given up it stays at 0.
     quiet = 0
     while quiet < 200:
@@ -362,7 +352,7 @@ async def test_a_failed_store_fails_the_batches_and_not_the_stream(served: Serve
     stream = served.stream("Log.Publish")
     await stream.write(request(1, batch(b"x")))
     await stream.write(request(2, batch(b"x")))
-    await until(lambda: len(held.callbacks) == 2)
+    await until_async(lambda: len(held.callbacks) == 2)
     held.release(ClosedError(Reason.CLOSED, "the log is closed"))
     responses = [await stream.read()]
     while responses[-1].acked_sequence < 2:
@@ -380,7 +370,7 @@ async def test_the_server_stops(served: Served) -> None:
     stream = served.stream("Log.Publish")
     await stream.write(request(1, batch(b"x"), ack_batches=1000))
     log = served.engine.partition(served.engine.topic("a"), 0)
-    await until(lambda: log.next_offset == 1)
+    await until_async(lambda: log.next_offset == 1)
     closing = asyncio.create_task(served.server.close(WAIT_S))
     # Written batches are acked before the end.
     assert (await stream.read()).acked_sequence == 1
@@ -394,9 +384,9 @@ async def test_a_client_that_goes_away(served: Served) -> None:
     stream = served.stream("Log.Publish")
     await stream.write(request(1, batch(b"x"), ack_batches=1000))
     log = served.engine.partition(served.engine.topic("a"), 0)
-    await until(lambda: log.next_offset == 1)
+    await until_async(lambda: log.next_offset == 1)
     stream.call.cancel()
-    await until(lambda: served.budget.used_bytes == 0)
+    await until_async(lambda: served.budget.used_bytes == 0)
     await served.engine.durable()
     assert log.high_watermark == 1
 

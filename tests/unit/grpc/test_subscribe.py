@@ -14,7 +14,8 @@ from headgate.broker.log.records import iter_records
 from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.server.grpc.subscribe import Subscriber
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2 as pb
-from tests.unit.grpc.conftest import RawStream, Served, Start, batch, until
+from tests.support.waiting import until_async
+from tests.unit.grpc.conftest import RawStream, Served, Start, batch
 
 EARLIEST = pb.Position(earliest=True)
 
@@ -217,7 +218,7 @@ async def test_records_that_arrive_during_a_read_behind_a_window(served: Served,
     monkeypatch.setattr(view, "is_waiting", lambda *arguments: at_window)
     stream = await subscribed(served, add(1))
     assert (await stream.read()).next_offset == 0
-    await until(lambda: log.waiters.at_window)
+    await until_async(lambda: log.waiters.at_window)
     at_window = False
     right = ServerState.read
     reads = 0
@@ -244,8 +245,8 @@ async def test_a_client_that_goes_away_leaves_nothing(served: Served) -> None:
     log = served.engine.partition(served.engine.topic("a"), 0)
     assert log.waiters.live
     stream.call.cancel()
-    await until(lambda: not log.waiters.live)
-    await until(lambda: served.budget.used_bytes == 0)
+    await until_async(lambda: not log.waiters.live)
+    await until_async(lambda: served.budget.used_bytes == 0)
 
 
 class SilentCall:
@@ -271,7 +272,7 @@ async def test_a_call_that_is_cancelled_while_it_ends(served: Served) -> None:
     call = SilentCall(pb.SubscribeRequest(add=[add(1)], credit_bytes=1 << 20))
     running = asyncio.create_task(Subscriber(served.server._server_state, call).run())
     await call.written.wait()
-    await until(lambda: log.waiters.live)
+    await until_async(lambda: log.waiters.live)
     running.cancel()
     await asyncio.sleep(0)
     running.cancel()
@@ -285,10 +286,10 @@ async def test_a_client_that_gives_credit_and_does_not_read(start: Start) -> Non
     await served.fill("a", 0, *[batch(b"x" * 900_000)] * 20)
     stream = await subscribed(served, add(1), credit=1 << 30)
     log = served.engine.partition(served.engine.topic("a"), 0)
-    await until(lambda: log.waiters.live)
-    await until(lambda: not log.waiters.live)
+    await until_async(lambda: log.waiters.live)
+    await until_async(lambda: not log.waiters.live)
     assert (await stream.status())[:2] == (grpc.StatusCode.DEADLINE_EXCEEDED, "timed_out")
-    await until(lambda: served.budget.used_bytes == 0)
+    await until_async(lambda: served.budget.used_bytes == 0)
 
 
 async def test_the_server_stops(served: Served) -> None:

@@ -23,6 +23,7 @@ from headgate.broker.server.audit.audit import Audit
 from headgate.broker.server.kafka import listener
 from headgate.broker.server.kafka.listener import KafkaServer
 from headgate.broker.server.kafka.transport import Connection
+from tests.support.waiting import until_async
 from tests.support.wire import request_header
 
 MIB = 1 << 20
@@ -128,7 +129,6 @@ async def test_clients_that_do_not_log_in_keep_nobody_out(monkeypatch: pytest.Mo
     assert [one.ended for one in peers] == [False, True, False, False], "the oldest stranger has left"
     clock.advance(int(listener.LOGIN_S * 1000) + 1)
     await server.start(socket.create_server(("127.0.0.1", 0)))
-    while not late.ended:  # noqa: ASYNC110  # a transport ends without an event
-        await asyncio.sleep(0.01)
+    await until_async(lambda: late.ended)
     assert [one.ended for one in peers] == [False, True, True, True], "they have not logged in in time"
     await server.close()

@@ -30,6 +30,7 @@ from headgate.broker.log.batch import (
 )
 from headgate.broker.runtime.errors import InvalidError, Reason
 from tests.support.batches import batch, patched
+from tests.support.errors import raises
 from tests.support.poison import with_count, with_records
 
 BIG = 1 << 20
@@ -236,9 +237,8 @@ def test_split_finds_every_batch_and_refuses_what_is_left_over() -> None:
     for size in range(len(whole)):
         if size in ends:
             continue
-        with pytest.raises(InvalidError) as caught:
+        with raises(InvalidError, Reason.CORRUPT_MESSAGE):
             split(whole[:size])
-        assert caught.value.reason is Reason.CORRUPT_MESSAGE
 
 
 def test_a_header_that_is_cut_off_is_said_to_be() -> None:

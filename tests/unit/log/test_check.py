@@ -24,6 +24,7 @@ from headgate.broker.log.compression import Codec, ExpansionError, compress, dec
 from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.runtime.errors import InvalidError, Reason
 from tests.support.batches import batch
+from tests.support.errors import raises
 from tests.support.poison import GOOD, NOISE, POISON, with_count, with_records, zstd_bomb
 
 NOW_MS = 1_700_000_000_000
@@ -135,9 +136,8 @@ def test_a_sample_reads_the_lengths_of_all_records() -> None:
 
 def test_too_many_records_for_a_topic_that_checks_all() -> None:
     data = batch([b""] * (check.ALL_RECORDS_MAX + 1))
-    with pytest.raises(RecordError) as caught:
+    with raises(RecordError, Reason.MESSAGE_TOO_LARGE):
         whole(data)
-    assert caught.value.reason is Reason.MESSAGE_TOO_LARGE
     assert sample(data) is Verdict.GOOD
 
 
@@ -154,9 +154,8 @@ def test_a_bomb_takes_no_more_memory_than_is_stated(codec: Codec) -> None:
     tracemalloc.start()
     try:
         assert sample(data) is Verdict.UNKNOWN
-        with pytest.raises(RecordError) as caught:
+        with raises(RecordError, Reason.MESSAGE_TOO_LARGE):
             whole(data)
-        assert caught.value.reason is Reason.MESSAGE_TOO_LARGE
         assert tracemalloc.get_traced_memory()[1] < check.ALL_DECOMPRESSED_BYTES_MAX + len(data) * 5
     finally:
         tracemalloc.stop()
@@ -167,9 +166,8 @@ def test_a_sample_refuses_a_batch_that_states_a_size_that_no_reader_takes() -> N
     assert sample(zstd_bomb(257, stated=False)) is Verdict.UNKNOWN
     assert sample(zstd_bomb(256, stated=True)) is Verdict.UNKNOWN
     for judge in (sample, whole):
-        with pytest.raises(RecordError, match="larger after decompression than Headgate's consumers") as refused:
+        with raises(RecordError, Reason.MESSAGE_TOO_LARGE, "larger after decompression than Headgate's consumers"):
             judge(zstd_bomb(257, stated=True))
-        assert refused.value.reason is Reason.MESSAGE_TOO_LARGE
 
 
 def test_every_reader_has_a_bound() -> None:

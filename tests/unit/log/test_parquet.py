@@ -20,6 +20,7 @@ from headgate.broker.log import parquet
 from headgate.broker.log.history_columns import HEADERS_TYPE, checksum
 from headgate.broker.log.parquet import ROW_GROUP_ROWS_MAX, footer_size, read_footer, read_group, write_extent_file
 from headgate.broker.runtime.errors import InvalidError, Reason
+from tests.support.errors import raises
 
 
 def table(count: int, value_bytes: int = 30) -> pa.Table:
@@ -138,6 +139,5 @@ def test_rows_that_are_not_there() -> None:
     data = bytes(write_extent_file(table(50)).data)
     file = read_footer(footer_of(data), len(data))
     group = file.groups[0]
-    with pytest.raises(InvalidError) as raised:
+    with raises(InvalidError, Reason.CORRUPT_MESSAGE):
         read_group(file, group, data[group.start : group.end - 10])
-    assert raised.value.reason is Reason.CORRUPT_MESSAGE

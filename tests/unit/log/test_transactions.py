@@ -13,6 +13,7 @@ from headgate.broker.log.batch import CONTROL, TRANSACTIONAL, crc_matches, parse
 from headgate.broker.log.producers import ProducerState
 from headgate.broker.log.transactions import Transactions, is_commit, marker
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
+from tests.support.errors import raises
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -34,9 +35,8 @@ def test_another_control_batch_is_no_marker() -> None:
 
 def test_a_first_batch_needs_consent_and_a_marker_ends_the_consent() -> None:
     state = Transactions()
-    with pytest.raises(RetryError) as caught:
+    with raises(RetryError, Reason.TRANSACTION_UNVERIFIED):
         state.check(1, 0)
-    assert caught.value.reason is Reason.TRANSACTION_UNVERIFIED
     token = state.ask(1)
     assert state.ask(1) == token, "questions at the same time share a token"
     state.end(1, 10, commit=False, end_offset=10)
@@ -58,9 +58,8 @@ def test_open_transactions_and_aborted_ones_are_bounded(monkeypatch: pytest.Monk
     state.begin(1, 0, 0)
     assert state.consent(2, 0, state.ask(2))
     state.check(1, 0)
-    with pytest.raises(InvalidError) as caught:
+    with raises(InvalidError, Reason.POLICY_VIOLATION):
         state.check(2, 0)
-    assert caught.value.reason is Reason.POLICY_VIOLATION
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -123,9 +122,8 @@ def test_a_marker_with_a_new_epoch_fences_older_batches() -> None:
     state = ProducerState()
     state.record(5, 0, 0, 3, 0, 1)
     state.fence(5, 1, 3, 2)
-    with pytest.raises(InvalidError) as caught:
+    with raises(InvalidError, Reason.INVALID_PRODUCER_EPOCH):
         state.admit(5, 0, 3, 1, 4, 3)
-    assert caught.value.reason is Reason.INVALID_PRODUCER_EPOCH
     again = ProducerState.decode(state.encode(10))
     assert again.epoch_of(5) == 1
     assert again.admit(5, 1, 0, 1, 4, 3) is None, "the new epoch begins with sequence 0"

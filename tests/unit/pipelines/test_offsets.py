@@ -16,6 +16,7 @@ from headgate.broker.client.types import Timestamp
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.offsets import Narrowed, Place, Topics, from_json, rate_limited, to_json
 from headgate.pipelines.options import check_options, flag_option, number_option
+from tests.support.errors import raises
 
 KNOWN = {"a": 2, "ab": 3, "c": 1, "__consumer_offsets": 2}
 
@@ -54,9 +55,8 @@ def test_topics_that_cannot_be(options: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("options", [{"subscribe": "nope"}, {"assign": '{"a": [2]}'}])
 def test_topics_that_are_not_there(options: dict[str, str]) -> None:
-    with pytest.raises(InvalidError) as caught:
+    with raises(InvalidError, Reason.UNKNOWN_TOPIC):
         Topics.of(options).choose(KNOWN)
-    assert caught.value.reason is Reason.UNKNOWN_TOPIC
 
 
 def test_a_timestamp_wins_over_offsets_by_timestamp_and_these_over_offsets() -> None:

@@ -10,8 +10,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.processes import Processes
 from headgate.pipelines.session import TASK_TRIES
 from tests.support import tasks
+from tests.support.waiting import until
 
 DRIVER = """
 import sys
@@ -31,11 +30,6 @@ with Processes(1, sys.argv[1]) as engine, engine.spill():
     engine.each(tasks.waiting, [sys.argv[2]])
 """
 """A script without a guard around its main part: a pool that imports it again would run it in each process."""
-
-
-def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        time.sleep(0.02)
 
 
 def lives(pid: int) -> bool:

@@ -20,6 +20,7 @@ from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.pipelines.columns import runs
 from headgate.pipelines.columns.ordering import in_order, place_of
 from headgate.pipelines.columns.runs import Order, sorted_rows
+from tests.support.errors import raises
 
 TIES = ("_tie_0", "_tie_1", "_tie_2")
 COLUMNS = ("partition", "timestamp", "key", "value")
@@ -108,6 +109,5 @@ def test_a_reader_that_stops_leaves_no_files(tmp_path: Path) -> None:
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(1)
     monkeypatch.setattr(tempfile, "mkstemp", lambda **_: (os.open("/dev/full", os.O_WRONLY), "/dev/full"))
-    with pytest.raises(RetryError, match=f"is full: make room.*spark.local.dir.*directory=`{tmp_path}") as raised:
+    with raises(RetryError, Reason.STORE_FULL, f"is full: make room.*spark.local.dir.*directory=`{tmp_path}"):
         list(sorted_rows(batches_of(rows_of(dice, 500, 3, 20), dice), ORDER, 1 << 10, COLUMNS, str(tmp_path)))
-    assert raised.value.reason is Reason.STORE_FULL

@@ -13,6 +13,7 @@ import pytest
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.store.memory import MemoryStore
 from headgate.broker.testing.faults import POSSIBLE, RIVAL_BYTES, Fault, FaultStore
+from tests.support.errors import raises
 
 
 def faulty(memory: MemoryStore | None = None, random: Random | None = None, rates: dict[Fault, float] | None = None) -> FaultStore:
@@ -42,9 +43,8 @@ async def test_failing_writes(fault: Fault, reason: Reason, there: bool) -> None
         key = f"{operation.__name__}/a"
         store.script(operation.__name__, fault)
         data = bytearray(b"1")
-        with pytest.raises(RetryError) as caught:
+        with raises(RetryError, reason):
             await operation(key, data)
-        assert caught.value.reason is reason
         data[:] = b"2"  # a late operation must not see later changes of the caller's buffer
         assert bool(await memory.list(key)) is there
         await store.land()

@@ -18,6 +18,7 @@ from headgate.broker.store.interface import ObjectInfo, Store
 from headgate.broker.store.journal import SNAPSHOT_BYTES_MIN, SNAPSHOT_EDITS_MAX, Journal, Loaded, LostRaceError
 from headgate.broker.store.memory import MemoryStore
 from headgate.broker.testing.faults import Fault, FaultStore
+from tests.support.errors import raises
 
 PREFIX = "cluster/manifest"
 
@@ -133,9 +134,8 @@ async def test_an_append_in_doubt_is_settled_by_the_same_call(store: MemoryStore
     with pytest.raises(RetryError):
         await journal.append(b"2")
     assert journal.version == 1 and journal.in_doubt == b"2"
-    with pytest.raises(InvalidError) as caught:
+    with raises(InvalidError, Reason.INTERNAL):
         await journal.append(b"another")
-    assert caught.value.reason is Reason.INTERNAL
     if fault is Fault.LATE:
         await faults.land()
     assert await journal.append(b"2") == 2

@@ -5,8 +5,6 @@ A mismatch means that a coordinator which others have followed ends a producer f
 
 from __future__ import annotations
 
-import pytest
-
 from headgate.broker.coordination.effects import shard_of
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.config import Settings
@@ -15,6 +13,7 @@ from headgate.broker.store.memory import MemoryStore
 from headgate.broker.transactions.coordinator import TOPIC
 from headgate.broker.transactions.rules import Reply
 from tests.support import nodes
+from tests.support.errors import raises
 
 
 async def test_a_coordinator_that_hands_an_id_over_refuses_no_producer() -> None:
@@ -31,9 +30,8 @@ async def test_a_coordinator_that_hands_an_id_over_refuses_no_producer() -> None
         topic = node.engine.topic(TOPIC)
         log = node.engine.partition(topic, shard_of("payer", topic.partitions))
         log.refuse(RetryError(Reason.NOT_LEADER, "the partition is being handed over to another broker"))
-        with pytest.raises(RetryError) as refused:
+        with raises(RetryError, Reason.NOT_COORDINATOR):
             await node.transactions.end("payer", producer.producer_id, producer.epoch, commit=True, version=2)
-        assert refused.value.reason is Reason.NOT_COORDINATOR
     finally:
         await nodes.end(node)
     assert not failures
