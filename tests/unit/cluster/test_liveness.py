@@ -100,15 +100,6 @@ class Machine:
         return self.lost[name][0] - began_s
 
 
-@pytest.mark.parametrize("answer", [Answer.REFUSED, Answer.UNREACHED])
-def test_a_stream_that_ends_is_death_unless_the_address_accepts(answer: Answer) -> None:
-    machine = Machine().run(5)
-    began_s = machine.end_stream("a", answer)
-    machine.run(1)
-    assert machine.took("a", began_s) <= TICK_S
-    assert machine.lost["a"][1] is (Evidence.DEAD if answer is Answer.REFUSED else Evidence.UNREACHED)
-
-
 def test_a_stream_that_a_living_broker_gave_up_is_no_death() -> None:
     """The leader was silent, so the member ended its stream; then the member joins again."""
     machine = Machine().run(5)
@@ -147,15 +138,6 @@ def test_a_far_broker_has_the_time_of_a_round_trip_more(answer: Answer) -> None:
     began_s = machine.now_s
     machine.run(TIMEOUT_S + round_trip_s + 1)
     assert TIMEOUT_S + round_trip_s <= machine.took("a", began_s) <= TIMEOUT_S + round_trip_s + 3 * TICK_S
-
-
-def test_a_silent_broker_whose_address_refuses_is_not_waited_for() -> None:
-    """The machine lost power and is back: its kernel does not know the stream."""
-    machine = Machine().run(5)
-    began_s = machine.silence("a", answer=Answer.REFUSED)
-    machine.run(5)
-    assert machine.took("a", began_s) < TIMEOUT_S
-    assert machine.lost["a"][1] is Evidence.DEAD
 
 
 def test_a_refusal_says_nothing_of_a_broker_that_has_not_opened_its_door() -> None:
@@ -360,24 +342,6 @@ def test_the_leader_before_is_silent_since_its_last_renewal() -> None:
     starved.now_s += 1.0
     starved.detector.silent_since("a", 3.0, starved.now_s)
     assert not starved.run(1).lost, "its renewals may be as late as this broker's timers"
-
-
-def test_one_that_waits_for_its_admission_is_not_silent() -> None:
-    machine = Machine(("a",), join=False)
-    machine.detector.admitting("a", is_new=True)
-    assert not machine.run(60).lost
-    machine.detector.admitted("a", machine.now_s)
-    assert not machine.run(TIMEOUT_S - 2 * TICK_S).lost
-    machine.detector.joined("a", machine.now_s)
-    machine.reporting.add("a")
-    assert not machine.run(20).lost
-
-
-def test_another_process_in_its_place_is_the_end_of_one() -> None:
-    machine = Machine().run(5)
-    machine.detector.note_gone("a", "another process runs in its place")
-    machine.tick()
-    assert machine.lost["a"][1] is Evidence.DEAD
 
 
 def test_only_suspects_are_asked_and_each_one_question_at_a_time() -> None:

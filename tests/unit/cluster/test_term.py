@@ -284,13 +284,6 @@ def test_one_failover_at_a_time() -> None:
     assert leader.leads() == ["mine"] * 2 + leader.leads()[2:4] + ["b"] * 2
 
 
-def test_two_silent_brokers_are_replaced_one_at_a_time() -> None:
-    leader = Leader()
-    leader.silence(A, B)
-    found = [one for one in kinds(leader.run(4)) if one != "WaitFor"]
-    assert len(found) == 2 and found[0].endswith("SILENT")
-
-
 def test_the_pause_between_two_silent_brokers_begins_with_the_end_of_the_failover() -> None:
     leader = Leader(members=(A, B, C))
     leader.silence(A, B)

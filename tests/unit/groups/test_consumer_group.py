@@ -45,6 +45,7 @@ from headgate.broker.groups.patterns import matching
 from headgate.broker.groups.positions import Position
 from headgate.broker.groups.shard import Commit
 from headgate.broker.runtime.errors import InvalidError, Reason
+from tests.unit.groups.world import classic_join
 
 GROUP = "g"
 CONFIG = ConsumerConfig(session_timeout_ms=45_000, heartbeat_interval_ms=5_000, members_max=300)
@@ -417,15 +418,7 @@ def test_a_group_changes_its_kind_when_it_is_empty() -> None:
     settle(log, [one], topics)
     assert commit(log, "one", one.epoch).error is None
     assert commit(log, "", -1).error is Reason.UNKNOWN_MEMBER_ID
-    join = Join(
-        token=object(),
-        fresh_member_id="m",
-        protocol_type="consumer",
-        protocols=(("range", b""),),
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        require_member_id=False,
-    )
+    join = classic_join(object())
     log.run(log.shard.handle(GROUP, join, log.now))
     refused = log.answers[join.token]
     assert isinstance(refused, JoinReply) and refused.error is Reason.INCONSISTENT_GROUP_PROTOCOL
@@ -433,8 +426,7 @@ def test_a_group_changes_its_kind_when_it_is_empty() -> None:
     log.run(log.shard.handle(GROUP, leave, log.now))
     left = log.answers[leave.token]
     assert isinstance(left, LeaveReply) and left.members[0][1] is None
-    again = Join(**{name: getattr(join, name) for name in join.__slots__ if name != "token"}, token=object())
-    log.run(log.shard.handle(GROUP, again, log.now))
+    log.run(log.shard.handle(GROUP, classic_join(object()), log.now))
     assert [row.kind for row in log.shard.list_groups()] == ["classic"]
     log.fail_over()
     assert log.shard.find_consumer(GROUP) is None
@@ -510,16 +502,12 @@ class ClassicConsumer:
         if not self.cooperative:
             self.owns = frozenset()
         self.joined = False
-        join = Join(
-            token=object(),
+        join = classic_join(
+            object(),
+            f"{self.id}-{log.now.timer_ms}",
             member_id=self.member,
             instance_id=self.instance_id,
-            fresh_member_id=f"{self.id}-{log.now.timer_ms}",
-            protocol_type="consumer",
             protocols=(("range", self.metadata(topics)),),
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=10_000,
-            require_member_id=False,
         )
         joined = log.classic(join, topics)
         if isinstance(joined, JoinReply) and joined.error is None:
@@ -567,16 +555,7 @@ def test_a_classic_group_becomes_a_consumer_group_with_its_members(cooperative: 
 
 def test_a_group_that_is_no_consumers_stays_classic() -> None:
     log, topics = Log(), topology(a=1)
-    worker = Join(
-        token=object(),
-        fresh_member_id="worker",
-        protocol_type="connect",
-        protocols=(("sessioned", b"opaque"),),
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        require_member_id=False,
-    )
-    log.classic(worker, topics)
+    log.classic(classic_join(object(), protocol_type="connect", protocols=(("sessioned", b"opaque"),)), topics)
     log.later(1)
     new = Consumer("new")
     new.beat(log, topics)

@@ -28,13 +28,6 @@ def test_handshake_gives_an_id_first_and_lets_its_owner_in() -> None:
     assert [(m.member_id, m.instance_id, m.metadata) for m in reply.members] == [("m1", None, b"topics")]
 
 
-def test_old_versions_join_without_the_handshake() -> None:
-    world = World()
-    token = world.join()
-    world.advance(500)
-    assert world.joined(token).member_id == "m1"
-
-
 def test_only_the_leader_is_told_the_members() -> None:
     world = World()
     tokens = [world.join() for _ in range(3)]
@@ -63,11 +56,6 @@ def test_initial_delay_is_not_extended_without_new_members() -> None:
     assert world.waits(token)
     world.advance(1)
     assert not world.waits(token)
-
-
-def test_without_initial_delay_the_first_member_is_alone_at_once() -> None:
-    world = World(initial_rebalance_delay_ms=0)
-    assert world.joined(world.join()).generation == 1
 
 
 def test_fifty_members_settle_within_two_delays_after_the_last_join() -> None:

@@ -13,11 +13,12 @@ import pytest
 
 from headgate.broker.coordination.effects import Answer, Append, Budget, Effect, Now, Row, shard_of
 from headgate.broker.groups.entry import DeleteReply, RowsReply
-from headgate.broker.groups.events import GroupConfig, Heartbeat, Join, JoinReply, Leave, Leaving, State, Sync
+from headgate.broker.groups.events import GroupConfig, Heartbeat, JoinReply, Leave, Leaving, State, Sync
 from headgate.broker.groups.positions import NEVER, Position
 from headgate.broker.groups.records import OffsetValue
 from headgate.broker.groups.shard import Commit, Shard
 from headgate.broker.runtime.errors import CorruptError, Reason
+from tests.unit.groups.world import classic_join
 
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
 
@@ -64,15 +65,7 @@ class Log:
         """The only member of its group, with its assignment."""
         member = f"m{next(self.tokens)}"
         for event in (
-            Join(
-                token=(member, "join"),
-                fresh_member_id=member,
-                protocol_type=protocol_type,
-                protocols=(("range", metadata),),
-                session_timeout_ms=10_000,
-                rebalance_timeout_ms=10_000,
-                require_member_id=False,
-            ),
+            classic_join((member, "join"), member, protocol_type=protocol_type, protocols=(("range", metadata),)),
             Sync(token=(member, "sync"), member_id=member, generation=1),
         ):
             self.do(self.shard.handle(group, event, self.now))
@@ -200,22 +193,9 @@ def test_groups_with_members_live_on_after_a_crash_and_empty_ones_wait() -> None
 
 def test_only_handshakes_leave_nothing_behind() -> None:
     log = Log()
-    log.do(
-        log.shard.handle(
-            "g",
-            Join(
-                token="join",
-                fresh_member_id="m",
-                protocol_type="consumer",
-                protocols=(("range", b""),),
-                session_timeout_ms=6_000,
-                rebalance_timeout_ms=1,
-            ),
-            log.now,
-        )
-    )
+    log.do(log.shard.handle("g", classic_join("join", require_member_id=True), log.now))
     assert [row.group_id for row in log.shard.list_groups()] == ["g"]
-    log.do(log.shard.tick(Now(6_000, 0)))
+    log.do(log.shard.tick(Now(10_000, 0)))
     assert not list(log.shard.list_groups()) and not log.rows and log.budget.ids == 0
 
 
@@ -224,15 +204,7 @@ def test_the_number_of_groups_is_limited() -> None:
     assert log.commit("a") == OK and log.commit("b") == OK
     assert log.commit("c") == RowsReply(error=Reason.GROUP_MAX_SIZE_REACHED)
     assert log.commit("a", offset=2) == OK
-    join = Join(
-        token="join",
-        fresh_member_id="m",
-        protocol_type="consumer",
-        protocols=(("range", b""),),
-        session_timeout_ms=6_000,
-        rebalance_timeout_ms=1,
-    )
-    log.do(log.shard.handle("c", join, log.now))
+    log.do(log.shard.handle("c", classic_join("join", require_member_id=True), log.now))
     assert getattr(log.answers["join"], "error", None) is Reason.GROUP_MAX_SIZE_REACHED
     assert log.delete("a") == DeleteReply() and log.commit("c") == OK
 
@@ -436,16 +408,7 @@ def test_group_records_that_fail_do_not_enter_a_snapshot() -> None:
     log.leave(log.join())
     before = [row for rows in log.shard.snapshot() for row in rows]
     log.durable = False
-    join = Join(
-        token="join",
-        fresh_member_id="n",
-        protocol_type="consumer",
-        protocols=(("range", b""),),
-        session_timeout_ms=6_000,
-        rebalance_timeout_ms=1_000,
-        require_member_id=False,
-    )
-    log.do(log.shard.handle("g", join, log.now))
+    log.do(log.shard.handle("g", classic_join("join", "n"), log.now))
     log.do(log.shard.handle("g", Sync(token="sync", member_id="n", generation=3), log.now))
     assert log.in_flight
     log.store(Reason.INTERNAL)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.broker.groups.events import Join, JoinReply, Leave, LeaveReply, Leaving, State, Unload
+from headgate.broker.groups.events import Leave, LeaveReply, Leaving, State, Unload
 from headgate.broker.runtime.errors import Reason
-from tests.unit.groups.world import REBALANCE_MS, SESSION_MS, World
+from tests.unit.groups.world import SESSION_MS, World
 
 
 def test_everybody_gets_what_the_leader_assigned() -> None:
@@ -361,16 +361,3 @@ def test_descriptions_show_details_only_of_a_stable_group() -> None:
     assert [(m.member_id, m.client_id, m.client_host, m.subscription, m.assignment) for m in shown.members] == [
         (member, "client", "/127.0.0.1", b"topics", member.encode()) for member in members
     ]
-
-
-def test_a_join_event_needs_no_driver_state() -> None:
-    """Two machines with equal events behave equally: nothing in them is random."""
-    answers = []
-    for _ in range(2):
-        world = World()
-        world.stable(5)
-        world.leave("m2", "m3")
-        world.advance(REBALANCE_MS)
-        answers.append((world.answers, world.persisted))
-    assert answers[0] == answers[1]
-    assert isinstance(answers[0][0][1], JoinReply) and Join.__doc__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 from headgate.broker.groups.events import (
     Effect,
@@ -31,6 +32,18 @@ from headgate.broker.runtime.errors import Reason
 RANGE = (("range", b"topics"),)
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
+
+
+def classic_join(token: object, fresh_member_id: str = "m", **fields: Any) -> Join:
+    """The join of a consumer that skips the handshake."""
+    usual = {
+        "protocol_type": "consumer",
+        "protocols": (("range", b""),),
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 10_000,
+        "require_member_id": False,
+    }
+    return Join(token=token, fresh_member_id=fresh_member_id, **{**usual, **fields})
 
 
 class World:

@@ -186,12 +186,3 @@ async def test_wrong_listings(served: Served) -> None:
     )
     many = pb.ListOffsetsRequest(topic="a", queries=[pb.ListOffsetsRequest.Query()] * 10_001)
     assert (await refused(served.call("Log.ListOffsets", many)))[:2] == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request")
-
-
-async def test_producer_ids_are_never_given_twice(start: Start) -> None:
-    served: Served = await start()
-    first = [(await served.call("Log.InitProducer", pb.InitProducerRequest())).producer_id for _ in range(3)]
-    await served.stop()
-    await served.start()
-    second = [(await served.call("Log.InitProducer", pb.InitProducerRequest())).producer_id for _ in range(3)]
-    assert len(set(first + second)) == 6
