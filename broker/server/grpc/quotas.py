@@ -22,7 +22,6 @@ class CallQuota:
     def __init__(self, meters: Meters, client: Client | None = None) -> None:
         self._meters = meters
         self._user = user_of_call() if client is None else quota_user(client)
-        self.now_s = meters.now_s
 
     async def produce_room(self) -> None:
         """Wait until the client may produce."""
