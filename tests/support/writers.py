@@ -6,6 +6,8 @@ Every library relies on its own retries, with timeouts so long that no record sh
 from __future__ import annotations
 
 import asyncio
+import faulthandler
+import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -64,6 +66,14 @@ class _Loop(asyncio.SelectorEventLoop):
         return made
 
 
+def _stacks() -> str:
+    """What each thread does now."""
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file)
+        file.seek(0)
+        return file.read().decode()
+
+
 class Running(ABC):
     """A client in its own thread that runs until it is stopped. `error` is the reason of an early end, or None."""
 
@@ -101,7 +111,7 @@ class Running(ABC):
 
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
-        assert not self._thread.is_alive(), f"{self._thread.name} does not end. waited_s=`{timeout_s}`{self._state()}"
+        assert not self._thread.is_alive(), f"{self._thread.name} does not end. waited_s=`{timeout_s}`{self._state()}\n{_stacks()}"
         if self.error is not None:
             raise AssertionError(f"{self._thread.name} failed") from self.error
 
