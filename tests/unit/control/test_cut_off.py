@@ -65,8 +65,7 @@ async def follows(broker: Broker) -> None:
 
 async def test_who_hears_nobody_lets_another_lead(world: World) -> None:
     before, leader = incarnations(world), world.leader
-    term = leader.participant.leader
-    assert term is not None
+    term = leader.term
     await hears_nobody(term)
     await until_async(lambda: leader.participant.leader is not term)
     await until_async(lambda: any(broker.participant.leader is not None for broker in world.brokers))
@@ -79,8 +78,7 @@ async def test_who_let_others_lead_may_do_so_again(world: World) -> None:
     before = incarnations(world)
     for _ in range(4):  # of three brokers, one leads twice
         leader = world.leader
-        term = leader.participant.leader
-        assert term is not None
+        term = leader.term
         await hears_nobody(term)
         await follows(leader)
     assert incarnations(world) == before and not any(broker.failures for broker in world.brokers)
@@ -96,8 +94,7 @@ async def fails_alone(world: World, incarnation_id: str) -> None:
 
 async def test_who_hears_some_replaces_the_others(world: World) -> None:
     leader = world.leader
-    term = leader.participant.leader
-    assert term is not None
+    term = leader.term
     silent = next(iter(term.sessions.by_id.values()))
     silence(term, silent)
     await until_async(lambda: silent.incarnation.id not in incarnations(world))
@@ -107,8 +104,7 @@ async def test_who_hears_some_replaces_the_others(world: World) -> None:
 
 async def test_who_alone_cannot_store_is_replaced(world: World) -> None:
     leader = world.leader
-    term = leader.participant.leader
-    assert term is not None
+    term = leader.term
     term.term.store_well_since_s -= VERY_LONG_S
     cut, other = term.term.members.values()
     cut.trouble, cut.__class__ = "the store does not answer", Troubled
@@ -122,8 +118,7 @@ async def test_who_alone_cannot_store_is_replaced(world: World) -> None:
 
 async def test_nobody_is_replaced_because_the_store_was_away(world: World) -> None:
     """The leader reaches the store again a moment before the other brokers do."""
-    term = world.leader.participant.leader
-    assert term is not None
+    term = world.leader.term
     term.term.store_well_since_s = float("inf")
     await term.lease.write()
     now_s = term.clock.monotonic()

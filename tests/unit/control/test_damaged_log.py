@@ -32,8 +32,7 @@ async def test_the_others_go_on_without_it(make_world: MakeWorld, monkeypatch: p
     await lost.crash()
 
     def decisions() -> list[str]:
-        term = world.leader.participant.leader
-        assert term is not None
+        term = world.leader.term
         return [one.order.why for one in term.term.orders.decisions if "damaged" in one.order.why]
 
     await until_async(decisions)

@@ -56,8 +56,7 @@ async def test_a_damaged_checkpoint_stops_its_partition_only(
     target, third = (broker for broker in world.brokers if broker is not lead)
 
     def move(to: int) -> None:
-        term = world.leader.participant.leader
-        assert term is not None
+        term = world.leader.term
         ids = [one.id for one in term.manifest.segments.open.values() if one.topic_id == segment.topic_id and 0 in one.partitions]
         term.orders.begin(term.term.planner.order_move(term.manifest.segments.open, term.term.loads(), ids[0], to))
 

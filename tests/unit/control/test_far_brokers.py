@@ -41,8 +41,7 @@ async def test_a_broker_joins_a_leader_that_is_far_away(make_world: MakeWorld) -
     world.brokers.append(broker)
     try:
         await broker.start()
-        term = leader.participant.leader
-        assert term is not None
+        term = leader.term
         await until_async(lambda: term.term.detector.round_trip_s(broker.engine.incarnation_id) >= 2 * DELAY_S)
         # The first report took a round trip, which is longer than the time-out for silence.
         await until_async(
@@ -62,8 +61,7 @@ async def test_segments_that_move_at_a_time_wait_for_two_commits(make_world: Mak
     leader, member = world.brokers
     for number in range(24):
         await create(world, f"t{number}", 1)
-    term = leader.participant.leader
-    assert term is not None
+    term = leader.term
     moving = [one for one in term.journal.manifest.segments.open.values() if one.incarnation_id == member.engine.incarnation_id]
     assert len(moving) >= 8
     resign, asked = member.engine.resign, 0

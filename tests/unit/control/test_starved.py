@@ -15,7 +15,6 @@ import pytest
 
 from headgate.broker.cluster.liveness import STRETCHED_MAX, Answer, Heard
 from headgate.broker.control import replication
-from headgate.broker.control.leader import Leader
 from headgate.broker.control.probe import ask
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import Reason, RetryError
@@ -27,12 +26,6 @@ from tests.unit.control.test_replication import replicating, send
 from tests.unit.control.world import World
 
 LATE_S = 1.5
-
-
-def term_of(world: World) -> Leader:
-    term = world.leader.participant.leader
-    assert term is not None
-    return term
 
 
 async def describe(world: World) -> control_pb2.DescribeResponse:
@@ -54,7 +47,7 @@ async def test_a_leader_that_stands_still_during_a_probe_reads_the_answer(turns:
 
 async def test_a_member_that_gives_its_stream_up_joins_again(world: World) -> None:
     """Stands for a member that did not hear a starved leader: its process lives, and its address accepts connections."""
-    before, term = incarnations(world), term_of(world)
+    before, term = incarnations(world), world.leader.term
     sessions = term.sessions.by_id
     earlier = dict(sessions)
     for broker in world.brokers:
@@ -69,7 +62,7 @@ async def test_a_leader_that_is_late_with_its_lease_is_not_replaced(make_world: 
     """Another broker takes the lease; the previous leader joins it, and keeps its segments."""
     world = await make_world(3, cluster_lease_ttl_ms=500)
     before, late = incarnations(world), world.leader
-    term = term_of(world)
+    term = world.leader.term
 
     async def starved(*request: object) -> None:
         raise RetryError(Reason.TIMED_OUT, "the leader is starved")
@@ -83,12 +76,12 @@ async def test_a_leader_that_is_late_with_its_lease_is_not_replaced(make_world: 
     await term.lease.write()
     await until_async(lambda: late.participant.membership is not None)
     assert world.leader is not late and incarnations(world) == before
-    await until_async(lambda: len(term_of(world).sessions.by_id) == 2)
+    await until_async(lambda: len(world.leader.term.sessions.by_id) == 2)
     assert incarnations(world) == before and not any(broker.failures for broker in world.brokers)
 
 
 async def test_a_silent_broker_on_a_starved_machine_is_waited_for_and_people_are_told(world: World) -> None:
-    before, term = incarnations(world), term_of(world)
+    before, term = incarnations(world), world.leader.term
     silent, other = term.sessions.by_id.values()
     term.term.detector.heard(silent.incarnation.id, term.clock.monotonic(), late_s=LATE_S)
     timeout_s = term.term.detector._timeout_s
@@ -109,7 +102,7 @@ async def test_a_silent_broker_on_a_starved_machine_is_waited_for_and_people_are
 
 async def test_what_a_member_reports_of_itself_reaches_the_leader(make_world: MakeWorld) -> None:
     world = await make_world(2)
-    term = term_of(world)
+    term = world.leader.term
     member = next(broker for broker in world.brokers if broker.participant.leader is None)
     now_s = member.engine.clock.monotonic()
     member.participant.attention._late.observe(LATE_S, now_s)

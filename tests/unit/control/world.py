@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from headgate.broker.control.leader import Leader
 from headgate.broker.control.proving import Prover
 from headgate.broker.control.stream import connect
 from headgate.broker.engine.identity import BROKERS, shared_key
@@ -86,6 +87,13 @@ class Broker:
     @property
     def address(self) -> str:
         return f"{HOST}:{self.port}"
+
+    @property
+    def term(self) -> Leader:
+        """Its term, while it leads the cluster."""
+        leader = self.participant.leader
+        assert leader is not None
+        return leader
 
     async def start(self) -> None:
         self.failures = []

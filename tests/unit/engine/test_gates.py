@@ -39,6 +39,7 @@ from headgate.broker.engine.upkeep.retention import expired_offset
 from headgate.broker.log.batch import parse_header
 from headgate.broker.log.records import iter_records
 from headgate.broker.runtime.clock import ManualClock
+from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.steps import finish
 from headgate.broker.runtime.turns import Turns
@@ -87,18 +88,17 @@ def _rows(case: Case) -> pa.Table:
     return rows_of("g", 0, 0, ROWS)
 
 
-async def _symbolic_link(case: Case) -> ParquetExtent:
-    target = case.root / case.ref.path
-    os.rename(target, case.root / "elsewhere")
-    os.symlink(case.root / "elsewhere", target)
-    return case.ref
+def _link(parent: int) -> Spoil:
+    """The file, or the directory so many levels above it, is a symbolic link."""
 
+    async def spoil(case: Case) -> ParquetExtent:
+        file = case.root / case.ref.path
+        target = [file, *file.parents][parent]
+        os.rename(target, case.root / "elsewhere")
+        os.symlink(case.root / "elsewhere", target)
+        return case.ref
 
-async def _linked_directory(case: Case) -> ParquetExtent:
-    directory = (case.root / case.ref.path).parent
-    os.rename(directory, case.root / "elsewhere")
-    os.symlink(case.root / "elsewhere", directory)
-    return case.ref
+    return spoil
 
 
 async def _missing(case: Case) -> ParquetExtent:
@@ -106,22 +106,15 @@ async def _missing(case: Case) -> ParquetExtent:
     return case.ref
 
 
-async def _cut_off(case: Case) -> ParquetExtent:
-    data = await case.broker.engine.store.get(case.ref.path)
-    await case.broker.engine.store.put(case.ref.path, data[:-20])
-    return case.ref
+def _bytes(change: Callable[[bytes], bytes], *, stated: bool = False) -> Spoil:
+    """The file has other bytes; `stated`: the reference has their number."""
 
+    async def spoil(case: Case) -> ParquetExtent:
+        data = change(await case.broker.engine.store.get(case.ref.path))
+        await case.broker.engine.store.put(case.ref.path, data)
+        return replace(case.ref, size_bytes=len(data)) if stated else case.ref
 
-async def _longer(case: Case) -> ParquetExtent:
-    data = await case.broker.engine.store.get(case.ref.path)
-    await case.broker.engine.store.put(case.ref.path, data + b"x")
-    return case.ref
-
-
-async def _cut_off_as_stated(case: Case) -> ParquetExtent:
-    data = await case.broker.engine.store.get(case.ref.path)
-    await case.broker.engine.store.put(case.ref.path, data[:-20])
-    return replace(case.ref, size_bytes=len(data) - 20)
+    return spoil
 
 
 async def _unsorted(case: Case) -> ParquetExtent:
@@ -167,12 +160,12 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "another bucket": (_path("s3://another/topics/x.parquet"), "gate_allowed_prefixes"),
     "a host in a URL of a file": (_path("file://host/etc/passwd"), "gate_allowed_prefixes"),
     "another scheme": (_path("http://example.org/x.parquet"), "gate_allowed_prefixes"),
-    "a symbolic link": (_symbolic_link, "symbolic link"),
-    "a symbolic link on the way": (_linked_directory, "symbolic link"),
+    "a symbolic link": (_link(0), "symbolic link"),
+    "a symbolic link on the way": (_link(1), "symbolic link"),
     "missing": (_missing, "no such file"),
-    "cut off": (_cut_off, "another size"),
-    "longer than stated": (_longer, "another size"),
-    "cut off, and stated so": (_cut_off_as_stated, "cut off"),
+    "cut off": (_bytes(lambda data: data[:-20]), "another size"),
+    "longer than stated": (_bytes(lambda data: data + b"x"), "another size"),
+    "cut off, and stated so": (_bytes(lambda data: data[:-20], stated=True), "cut off"),
     "another checksum": (_changed(footer_crc32c=1), "another checksum"),
     "fewer rows than stated": (_changed(base_offset=0, end_offset=1), "outside the gate's window"),
     "more rows than stated": (_changed(end_offset=-1), "another number of rows"),
@@ -237,7 +230,8 @@ BAD: dict[str, tuple[Spoil, str]] = {
 }
 
 
-async def _open(broker: Incarnation, root: Path) -> Case:
+async def _open(machine: Machine, root: Path, settings: Settings = settings()) -> Case:  # noqa: B008
+    broker = await machine.start(settings)
     engine = broker.engine
     await engine.create_topic("t", 2, {})
     gate = await broker.leader.gates.open("t", "g", "now", [ROWS, ROWS], HOUR_MS)
@@ -245,18 +239,15 @@ async def _open(broker: Incarnation, root: Path) -> Case:
 
 
 async def test_a_file_without_statistics_is_taken_where_every_row_has_a_time(make_machine: MakeMachine, tmp_path: Path) -> None:
-    broker = await make_machine("local").start()
-    case = await _open(broker, tmp_path / "store")
+    case = await _open(make_machine("local"), tmp_path / "store")
     plain = await _columns(lambda rows: rows, write_statistics=False, row_group_size=3)(case)
-    await broker.leader.gates.fill("t", "g", [plain])
+    await case.broker.leader.gates.fill("t", "g", [plain])
 
 
 @pytest.mark.parametrize("name", BAD)
 async def test_bad_files_are_refused(name: str, make_machine: MakeMachine, tmp_path: Path) -> None:
-    machine = make_machine("local")
-    broker = await machine.start()
-    case = await _open(broker, tmp_path / "store")
-    gates = broker.leader.gates
+    case = await _open(make_machine("local"), tmp_path / "store")
+    broker, gates = case.broker, case.broker.leader.gates
     spoil, expected = BAD[name]
     bad = await spoil(case)
     with pytest.raises(InvalidError, match=expected) as caught:
@@ -276,9 +267,8 @@ async def test_bad_files_are_refused(name: str, make_machine: MakeMachine, tmp_p
 
 async def test_files_together(machine: Machine, tmp_path: Path) -> None:
     """Overlaps, the same file twice, partitions that do not exist; and no file at all, which fills a gate with a gap."""
-    broker = await machine.start()
-    case = await _open(broker, tmp_path)
-    gates = broker.leader.gates
+    case = await _open(machine, tmp_path)
+    broker, gates = case.broker, case.broker.leader.gates
     other = await put_file(broker.engine, case.gate, case.gate.windows[0], 5, 10, "b")
     for files, expected in (
         ([case.ref, other], "overlap"),
@@ -296,9 +286,8 @@ async def test_files_together(machine: Machine, tmp_path: Path) -> None:
 
 
 async def test_opening_again_and_otherwise(machine: Machine, tmp_path: Path) -> None:
-    broker = await machine.start()
-    case = await _open(broker, tmp_path)
-    gates = broker.leader.gates
+    case = await _open(machine, tmp_path)
+    broker, gates = case.broker, case.broker.leader.gates
     assert await gates.open("t", "g", "now", [ROWS, ROWS], HOUR_MS) == case.gate
     bad: list[tuple[tuple[Any, ...], Reason]] = [
         (("t", "g", "now", [1, ROWS], HOUR_MS), Reason.GATE_CONFLICT),
@@ -365,9 +354,8 @@ async def test_who_asks_again_finds_the_work_under_way(
 ) -> None:
     """A client asks another broker if one has not answered for seconds. A check of many files takes longer, and would never end
     if each request began it again."""
-    broker = await machine.start()
-    case = await _open(broker, tmp_path)
-    gates = broker.leader.gates
+    case = await _open(machine, tmp_path)
+    broker, gates = case.broker, case.broker.leader.gates
     judge = broker.engine.references.check
     begun, go_on = asyncio.Semaphore(0), asyncio.Event()
 
@@ -401,9 +389,8 @@ async def test_partitions_that_a_topic_gets_while_files_are_judged(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A late repetition of the call gets the same answer as the first call, of which the answer was lost."""
-    broker = await machine.start()
-    case = await _open(broker, tmp_path)
-    gates = broker.leader.gates
+    case = await _open(machine, tmp_path)
+    broker, gates = case.broker, case.broker.leader.gates
     files = [replace(case.ref, base_offset=0, end_offset=ROWS)]
     judge = broker.engine.references.check
 
@@ -424,9 +411,8 @@ async def test_partitions_that_a_topic_gets_while_files_are_judged(
 async def test_what_was_deleted_out_of_a_batch_stays_deleted_behind_a_gate_in_front(machine: Machine) -> None:
     """This holds for live records and for history rows. A reader that comes from an offset below the batch named no offset
     inside it, and would get all of it."""
-    broker = await machine.start()
+    broker = await machine.begin(1, {"history.room": "20"})
     engine = broker.engine
-    await engine.create_topic("t", 1, {"history.room": "20"})
     await machine.send(broker, [b"gone", b"kept"])
     await engine.delete_records(broker.log(), 21)
     gates = broker.leader.gates
@@ -449,9 +435,8 @@ async def test_what_was_deleted_out_of_a_batch_stays_deleted_behind_a_gate_in_fr
 
 async def test_published_files_come_at_the_end(machine: Machine, tmp_path: Path) -> None:
     """The gate is opened and filled in one step; the same call again adds nothing."""
-    broker = await machine.start()
-    case = await _open(broker, tmp_path)
-    gates = broker.leader.gates
+    case = await _open(machine, tmp_path)
+    broker, gates = case.broker, case.broker.leader.gates
     await gates.release("t", "g")
     await machine.send(broker, [b"live"])
     files = [replace(case.ref, base_offset=0, end_offset=ROWS)]
@@ -470,8 +455,8 @@ async def test_published_files_come_at_the_end(machine: Machine, tmp_path: Path)
 
 async def test_a_read_locates_its_extent_once(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read of history and a read of a chunk each look for their extent once, also on their way through a Kafka fetch."""
-    broker = await machine.start()
-    case = await _open(broker, tmp_path)
+    case = await _open(machine, tmp_path)
+    broker = case.broker
     await machine.send(broker, [b"live"])
     await broker.leader.gates.fill("t", "g", await files_for(broker.engine, case.gate))
     log, looks = broker.log(), 0
@@ -503,9 +488,8 @@ async def test_files_of_others(machine: Machine, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     (lake / "a=1").mkdir(parents=True)
     pq.write_table(rows_of("g", 0, 0, ROWS), lake / "a=1" / "part-0.parquet")
-    broker = await machine.start(settings(gate_allowed_prefixes=f"file://{lake}"))
-    case = await _open(broker, tmp_path)
-    gates = broker.leader.gates
+    case = await _open(machine, tmp_path, settings(gate_allowed_prefixes=f"file://{lake}"))
+    broker, gates = case.broker, case.broker.leader.gates
     data = (lake / "a=1" / "part-0.parquet").read_bytes()
     length = int.from_bytes(data[-8:-4], "little") + 8
     ref = replace(
@@ -528,10 +512,8 @@ async def test_files_of_others(machine: Machine, tmp_path: Path) -> None:
 
 
 async def test_who_sweeps_what(machine: Machine, clock: ManualClock, tmp_path: Path) -> None:
-    broker = await machine.start()
-    engine = broker.engine
-    case = await _open(broker, tmp_path)
-    gates = broker.leader.gates
+    case = await _open(machine, tmp_path)
+    broker, engine, gates = case.broker, case.broker.engine, case.broker.leader.gates
     await engine.create_topic("u", 1, {})
     doomed = await gates.open("u", "g", "now", [ROWS], HOUR_MS)
     await gates.fill("u", "g", await files_for(engine, doomed))
@@ -561,9 +543,8 @@ async def test_who_sweeps_what(machine: Machine, clock: ManualClock, tmp_path: P
 
 async def test_a_condemned_file_fills_nothing(machine: Machine, tmp_path: Path) -> None:
     """A leader that is replaced between condemning and deleting must not remove a file from a gate that was filled since."""
-    broker = await machine.start()
-    case = await _open(broker, tmp_path)
-    gates = broker.leader.gates
+    case = await _open(machine, tmp_path)
+    broker, gates = case.broker, case.broker.leader.gates
     await broker.leader.journal.commit_made(lambda _: [CondemnFiles([case.ref.path])])
     with pytest.raises(InvalidError, match="being deleted"):
         await gates.fill("t", "g", [case.ref])
@@ -575,9 +556,8 @@ async def test_a_condemned_file_fills_nothing(machine: Machine, tmp_path: Path) 
 
 async def test_retention_counts_from_the_commit(machine: Machine, clock: ManualClock, tmp_path: Path) -> None:
     """Retention does not use the records' own times, which are years ago; and it never passes an open gate."""
-    broker = await machine.start()
+    broker = await machine.begin(1, {"retention.ms": str(HOUR_MS)})
     engine = broker.engine
-    await engine.create_topic("t", 1, {"retention.ms": str(HOUR_MS)})
     gates = broker.leader.gates
     first = await gates.open("t", "a", "now", [ROWS], 10 * HOUR_MS)
     await machine.send(broker, [b"live"])
@@ -597,9 +577,8 @@ async def test_retention_counts_from_the_commit(machine: Machine, clock: ManualC
 
 async def test_the_layout_tells_each_empty_offset_once(machine: Machine, tmp_path: Path) -> None:
     """Windows that are open, released, filled in part or not at all, and removed records before a gate in front."""
-    broker = await machine.start()
+    broker = await machine.begin(1, {"history.room": "100"})
     engine = broker.engine
-    await engine.create_topic("t", 1, {"history.room": "100"})
     gates = broker.leader.gates
 
     def holes() -> list[tuple[str, int, int]]:
@@ -654,8 +633,8 @@ async def test_epochs_around_a_window(machine: Machine, tmp_path: Path) -> None:
 
 
 async def test_times_before_1970_and_after_2200(machine: Machine, tmp_path: Path) -> None:
-    broker = await machine.start()
-    case = await _open(broker, tmp_path)
+    case = await _open(machine, tmp_path)
+    broker = case.broker
     times = [-315_619_200_000 + row for row in range(ROWS - 1)] + [7_258_118_400_000]
     table = rows_of("g", 0, 0, ROWS).set_column(
         0, "timestamp", pa.array([1000 * one + 1 for one in times], pa.timestamp("us", tz="UTC"))

@@ -58,6 +58,14 @@ class Lead:
         return (self.sent - sent) / seconds
 
 
+async def limited() -> Lead:
+    """A lead whose acks are slow with any history: it limits reads."""
+    lead = Lead(lambda rate: QUIET_S if rate == 0.0 else 1.0)
+    lead.move(10.0, 0)
+    await lead.read(5.0)
+    return lead
+
+
 async def test_history_is_free_while_acks_are_quick() -> None:
     lead = Lead(lambda rate: QUIET_S)
     lead.move(10.0, 0)
@@ -85,9 +93,7 @@ async def test_history_never_stops() -> None:
 
 
 async def test_the_limit_ends_with_the_producer() -> None:
-    lead = Lead(lambda rate: QUIET_S if rate == 0.0 else 1.0)
-    lead.move(10.0, 0)
-    await lead.read(5.0)
+    lead = await limited()
     assert lead.live.is_limited
     lead.acks_per_s = 15
     await lead.read(3.0)
@@ -108,9 +114,7 @@ async def test_the_time_of_quiet_acks_is_measured_again() -> None:
 
 
 async def test_a_limit_that_no_reader_feels_is_not_shown() -> None:
-    lead = Lead(lambda rate: QUIET_S if rate == 0.0 else 1.0)
-    lead.move(10.0, 0)
-    await lead.read(5.0)
+    lead = await limited()
     assert str(lead.live) and lead.live.shown_bytes_per_s == FLOOR
     lead.move(RECENT_S + 1, 0)
     assert str(lead.live) == "" and lead.live.shown_bytes_per_s == 0, "the reader went away"
@@ -119,9 +123,7 @@ async def test_a_limit_that_no_reader_feels_is_not_shown() -> None:
 
 
 async def test_limited_reads_come_one_after_another() -> None:
-    lead = Lead(lambda rate: QUIET_S if rate == 0.0 else 1.0)
-    lead.move(10.0, 0)
-    await lead.read(5.0)
+    lead = await limited()
     running = most = 0
 
     async def one() -> None:
@@ -138,9 +140,7 @@ async def test_limited_reads_come_one_after_another() -> None:
 
 
 async def test_a_reader_that_goes_away_leaves_the_turn() -> None:
-    lead = Lead(lambda rate: QUIET_S if rate == 0.0 else 1.0)
-    lead.move(10.0, 0)
-    await lead.read(5.0)
+    lead = await limited()
     with pytest.raises(asyncio.CancelledError):
         async with lead.live.turn(ANSWER):
             raise asyncio.CancelledError
@@ -150,9 +150,7 @@ async def test_a_reader_that_goes_away_leaves_the_turn() -> None:
 
 
 async def test_a_fetch_waits_for_a_bounded_time() -> None:
-    lead = Lead(lambda rate: QUIET_S if rate == 0.0 else 1.0)
-    lead.move(10.0, 0)
-    await lead.read(5.0)
+    lead = await limited()
     lead.live.served(10 * FLOOR)
     began_s = lead.now_s
     async with lead.live.turn(ANSWER, WAIT_S_MAX) as room:
@@ -167,9 +165,7 @@ async def test_a_fetch_waits_for_a_bounded_time() -> None:
 
 async def test_a_fetch_whose_wait_ended_keeps_its_place() -> None:
     """Otherwise readers that were served come before it each time, and it never has a record."""
-    lead = Lead(lambda rate: QUIET_S if rate == 0.0 else 1.0)
-    lead.move(10.0, 0)
-    await lead.read(5.0)
+    lead = await limited()
     order: list[int] = []
 
     async def fetch(reader: int) -> None:
@@ -208,8 +204,6 @@ async def test_a_turn_that_comes_together_with_a_cancellation_is_passed_on(cance
 
 async def test_a_read_that_hangs_keeps_its_turn_for_a_bounded_time() -> None:
     """The store does not answer one reader; what others read lies elsewhere."""
-    lead = Lead(lambda rate: QUIET_S if rate == 0.0 else 1.0)
-    lead.move(10.0, 0)
-    await lead.read(5.0)
+    lead = await limited()
     async with asyncio.timeout(30), lead.live.turn(ANSWER), lead.live.turn(ANSWER) as room:
         assert room > 0 and not lead.live.is_open

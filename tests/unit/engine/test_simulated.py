@@ -56,9 +56,8 @@ async def test_a_broker_that_has_ended_hears_of_it_without_harm(make_machine: Ma
 async def test_rows_below_the_start_of_the_log_are_cut_at_windows_too(make_machine: MakeMachine) -> None:
     """Unlisted rows are listed completely, even those below the log start; an extent never spans a window."""
     machine = make_machine("memory")
-    broker = await machine.start(settings(wal_checkpoint_chunks=1_000, wal_checkpoint_interval_ms=HOUR_MS))
+    broker = await machine.begin(settings=settings(wal_checkpoint_chunks=1_000, wal_checkpoint_interval_ms=HOUR_MS))
     engine = broker.engine
-    await engine.create_topic("t", 1, {})
     await machine.send(broker, [b"before"])
     await broker.leader.gates.open("t", "g", "now", [10], HOUR_MS)
     await machine.send(broker, [b"behind"])

@@ -70,9 +70,8 @@ async def test_the_log_ends_behind_a_gate_whatever_was_held_before_it(machine: M
 
 
 async def test_who_is_let_past(machine: Machine) -> None:
-    broker = await machine.start()
+    broker = await machine.begin()
     engine = broker.engine
-    await engine.create_topic("t", 1, {})
     await machine.send(broker, [b"a"])
     log = broker.log()
     now_s = engine.clock.monotonic()
@@ -93,9 +92,8 @@ async def test_who_is_let_past(machine: Machine) -> None:
 
 async def test_who_is_at_the_end_reads_what_was_on_its_way_to_the_store(machine: Machine) -> None:
     """A window opens behind records that were not readable yet: a later read of them does not count as going back."""
-    broker = await machine.start()
+    broker = await machine.begin()
     engine = broker.engine
-    await engine.create_topic("t", 1, {})
     await machine.send(broker, [b"a", b"b", b"c"])
     log = broker.log()
     log.readers.at_end(1, 1, engine.clock.monotonic())
@@ -147,9 +145,8 @@ async def test_a_hole_at_the_end_is_left_at_once(machine: Machine) -> None:
 
 
 async def test_readers_at_the_end_of_a_live_topic_never_get_the_history(machine: Machine) -> None:
-    broker = await machine.start()
+    broker = await machine.begin()
     engine = broker.engine
-    await engine.create_topic("t", 1, {})
     await machine.send(broker, [b"a"])
     log, gates = broker.log(), broker.leader.gates
     for reader in (1, 2, 3, 4):
@@ -173,9 +170,8 @@ async def test_readers_at_the_end_of_a_live_topic_never_get_the_history(machine:
 
 
 async def test_every_reader_reads_all_floods_of_a_topic_that_only_floods_write_to(machine: Machine) -> None:
-    broker = await machine.start()
+    broker = await machine.begin(2)
     engine = broker.engine
-    await engine.create_topic("t", 2, {})
     log, gates = broker.log(), broker.leader.gates
     first = await gates.open("t", "g", "now", [10, 10], HOUR_MS)
     await gates.fill("t", "g", await files_for(engine, first))
@@ -218,9 +214,8 @@ async def test_live_records_do_not_wake_who_waits_at_a_window(machine: Machine) 
 
 
 async def test_the_end_moves_when_what_is_before_it_is_durable(machine: Machine) -> None:
-    broker = await machine.start()
+    broker = await machine.begin()
     engine = broker.engine
-    await engine.create_topic("t", 1, {})
     await machine.send(broker, [b"a"])
     done = machine.send(broker, [b"b"])
     log = broker.log()

@@ -182,6 +182,19 @@ class Served(nodes.Offline):
         return found
 
 
+class HeldWal:
+    """Holds back the reports that batches are durable."""
+
+    def __init__(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.callbacks: list[Any] = []
+        monkeypatch.setattr(served.engine, "on_acked", self.callbacks.append)
+
+    def release(self, error: Any = None) -> None:
+        callbacks, self.callbacks[:] = list(self.callbacks), []
+        for callback in callbacks:
+            callback(error)
+
+
 Start = Callable[..., Any]
 
 

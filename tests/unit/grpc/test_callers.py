@@ -170,14 +170,20 @@ async def test_a_client_that_wants_no_acks_gets_them(guarded: Served, monkeypatc
     assert await stream.rest() == []
 
 
-@pytest.mark.parametrize("gone", ["user", "rules"])
-async def test_what_is_revoked_ends_open_streams(guarded: Served, gone: str) -> None:
+async def streams_of_alice(guarded: Served) -> tuple[RawStream, RawStream]:
+    """She has published a batch, and reads on from the end."""
     publisher, subscriber = guarded.stream("Log.Publish", ALICE), guarded.stream("Log.Subscribe", ALICE)
     await publisher.write(pb.PublishRequest(sequence=1, topic="a", batch=batch(b"x")))
     assert (await publisher.read()).base_offsets == [0]
     add = [pb.Subscription(topic="a", position=pb.Position(latest=True))]
     await subscriber.write(pb.SubscribeRequest(add=add, credit_bytes=MIB))
     assert (await subscriber.read()).next_offset == 1
+    return publisher, subscriber
+
+
+@pytest.mark.parametrize("gone", ["user", "rules"])
+async def test_what_is_revoked_ends_open_streams(guarded: Served, gone: str) -> None:
+    publisher, subscriber = await streams_of_alice(guarded)
     if gone == "user":
         await guarded.call("Access.DeleteUser", access_pb2.DeleteUserRequest(name="alice"), ADMIN)
     else:
@@ -227,12 +233,7 @@ async def test_a_revoked_certificate_ends_calls_and_streams(start: Start, tmp_pa
 
 async def test_one_right_that_ends_ends_its_part_of_a_stream(guarded: Served) -> None:
     await guarded.engine.change_access(AddAcls([rule(Resource.TOPIC, "other", Operation.ALL)]))
-    publisher, subscriber = guarded.stream("Log.Publish", ALICE), guarded.stream("Log.Subscribe", ALICE)
-    await publisher.write(pb.PublishRequest(sequence=1, topic="a", batch=batch(b"x")))
-    assert (await publisher.read()).base_offsets == [0]
-    add = [pb.Subscription(topic="a", position=pb.Position(latest=True))]
-    await subscriber.write(pb.SubscribeRequest(add=add, credit_bytes=MIB))
-    assert (await subscriber.read()).next_offset == 1
+    publisher, subscriber = await streams_of_alice(guarded)
     await take_rules(guarded)
     await publisher.write(pb.PublishRequest(sequence=2, topic="a", batch=batch(b"y")))
     assert (await publisher.read()).failures[0].error.reason == "not_authorized"

@@ -23,7 +23,7 @@ from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.server.grpc.publish import Publisher
 from tests.support.waiting import until_async
-from tests.unit.grpc.conftest import Served, Start, reason_of
+from tests.unit.grpc.conftest import HeldWal, Served, Start, reason_of
 
 
 async def records(served: Served, topic: str, partition: int) -> list[Record]:
@@ -112,8 +112,7 @@ async def test_timestamps(served: Served) -> None:
 
 async def test_send_waits_while_the_buffer_is_full(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     await served.create("a", 1)
-    held: list[Any] = []
-    monkeypatch.setattr(served.engine, "on_acked", held.append)
+    held = HeldWal(served, monkeypatch)
     async with Producer(served.address, buffer_bytes=10_000, batch_bytes=2000, linger_ms=0) as producer:
         sent = 0
 
@@ -124,17 +123,14 @@ async def test_send_waits_while_the_buffer_is_full(served: Served, monkeypatch: 
                 sent += 1
 
         sending = asyncio.create_task(send())
-        await until_async(lambda: held)
+        await until_async(lambda: held.callbacks)
         await asyncio.sleep(0.05)
         assert 10 <= sent <= 13
         while not sending.done():
-            callbacks, held[:] = list(held), []
-            for callback in callbacks:
-                callback(None)
+            held.release()
             await asyncio.sleep(0.001)
         monkeypatch.undo()
-        for callback in held:
-            callback(None)
+        held.release()
     assert [(record.value or b"")[:3] for record in await records(served, "a", 0)] == [b"%3d" % number for number in range(100)]
 
 
@@ -360,32 +356,28 @@ async def test_a_store_that_refuses_for_a_while(served: Served, monkeypatch: pyt
 
 async def test_no_more_is_in_flight_than_the_broker_remembers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     await served.create("a", 1)
-    held: list[Any] = []
     async with Producer(served.address, batch_bytes=1) as producer:
         await producer.send_and_wait("a", b"first")
-        monkeypatch.setattr(served.engine, "on_acked", held.append)
+        held = HeldWal(served, monkeypatch)
         for number in range(20):
             await producer.send("a", b"%d" % number)
-        await until_async(lambda: len(held) >= IN_FLIGHT_MAX)
+        await until_async(lambda: len(held.callbacks) >= IN_FLIGHT_MAX)
         await asyncio.sleep(0.02)
-        assert len(held) == IN_FLIGHT_MAX
+        assert len(held.callbacks) == IN_FLIGHT_MAX
         monkeypatch.undo()
-        for callback in held:
-            callback(None)
+        held.release()
 
 
 async def test_records_fail_when_their_time_is_over(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     await served.create("a", 1)
-    held: list[Any] = []
-    monkeypatch.setattr(served.engine, "on_acked", held.append)
+    held = HeldWal(served, monkeypatch)
     async with Producer(served.address, delivery_timeout_ms=100) as producer:
         with pytest.raises(RetryError) as caught:
             await producer.send_and_wait("a", b"x")
         assert caught.value.reason is Reason.TIMED_OUT
         assert "delivery_timeout_ms=`100`" in caught.value.message
         monkeypatch.undo()
-        for callback in held:
-            callback(None)
+        held.release()
 
 
 async def test_records_fail_when_nobody_answers(served: Served) -> None:

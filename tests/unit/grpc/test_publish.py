@@ -13,7 +13,7 @@ from headgate.broker.log.batch import crc_matches, parse_header
 from headgate.broker.runtime.errors import ClosedError, Reason
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2 as pb
 from tests.support.waiting import until_async
-from tests.unit.grpc.conftest import WAIT_S, RawStream, Served, Start, batch
+from tests.unit.grpc.conftest import WAIT_S, HeldWal, RawStream, Served, Start, batch
 
 
 def request(sequence: int, data: bytes, topic: str = "a", partition: int = 0, **options: int) -> pb.PublishRequest:
@@ -32,9 +32,14 @@ def acked(responses: list[pb.PublishResponse]) -> list[int]:
     return offsets
 
 
+async def publishing(served: Served, **config: str) -> RawStream:
+    """A stream of batches, and the topic `a`."""
+    await served.create("a", **config)
+    return served.stream("Log.Publish")
+
+
 async def test_offsets_of_two_partitions(served: Served) -> None:
-    await served.create("a")
-    stream = served.stream("Log.Publish")
+    stream = await publishing(served)
     await stream.write(request(1, batch(b"1", b"2")))
     # Without a topic, the message uses the topic of the previous one.
     await stream.write(request(2, batch(b"3"), topic="", partition=1))
@@ -46,8 +51,7 @@ async def test_offsets_of_two_partitions(served: Served) -> None:
 
 
 async def test_acks_come_while_the_stream_is_open(served: Served) -> None:
-    await served.create("a")
-    stream = served.stream("Log.Publish")
+    stream = await publishing(served)
     for sequence in range(1, 4):
         await stream.write(request(sequence, batch(b"x")))
         response = await stream.read()
@@ -56,8 +60,7 @@ async def test_acks_come_while_the_stream_is_open(served: Served) -> None:
 
 
 async def test_acks_every_n_batches(served: Served) -> None:
-    await served.create("a")
-    stream = served.stream("Log.Publish")
+    stream = await publishing(served)
     for sequence in range(1, 8):
         await stream.write(request(sequence, batch(b"x"), ack_batches=3))
     responses = await stream.rest()
@@ -67,8 +70,7 @@ async def test_acks_every_n_batches(served: Served) -> None:
 
 
 async def test_acks_every_t_ms(served: Served) -> None:
-    await served.create("a")
-    stream = served.stream("Log.Publish")
+    stream = await publishing(served)
     await stream.write(request(1, batch(b"x"), ack_batches=1000, ack_interval_ms=1))
     assert (await stream.read()).acked_sequence == 1
     await stream.write(request(2, batch(b"x")))
@@ -147,8 +149,7 @@ async def test_the_brokers_time_comes_with_the_ack(served: Served) -> None:
 
 
 async def test_a_deleted_topic_and_its_successor(served: Served) -> None:
-    await served.create("a")
-    stream = served.stream("Log.Publish")
+    stream = await publishing(served)
     await stream.write(request(1, batch(b"x")))
     assert (await stream.read()).base_offsets == [0]
     await served.engine.delete_topic(served.engine.topic("a"))
@@ -171,16 +172,14 @@ async def test_a_deleted_topic_and_its_successor(served: Served) -> None:
     ],
 )
 async def test_what_ends_a_stream(served: Served, message: Any) -> None:
-    await served.create("a")
-    stream = served.stream("Log.Publish")
+    stream = await publishing(served)
     await stream.write(message)
     code, reason, _ = await stream.status()
     assert (code, reason) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request")
 
 
 async def test_what_came_before_a_mistake_is_acked(served: Served) -> None:
-    await served.create("a")
-    stream = served.stream("Log.Publish")
+    stream = await publishing(served)
     await stream.write(request(1, batch(b"x"), ack_batches=1000))
     await stream.write(request(7, batch(b"x")))
     assert (await stream.read()).acked_sequence == 1
@@ -188,8 +187,7 @@ async def test_what_came_before_a_mistake_is_acked(served: Served) -> None:
 
 
 async def test_a_first_batch_without_bytes(served: Served) -> None:
-    await served.create("a")
-    stream = served.stream("Log.Publish")
+    stream = await publishing(served)
     await stream.write(request(1, b""))
     response = await stream.read()
     assert [failure.error.reason for failure in response.failures] == ["invalid_record"]
@@ -201,8 +199,7 @@ async def test_a_bug_ends_the_stream(served: Served, monkeypatch: pytest.MonkeyP
     def append(*arguments: Any, **more: Any) -> Any:
         raise ZeroDivisionError
 
-    await served.create("a")
-    stream = served.stream("Log.Publish")
+    stream = await publishing(served)
     monkeypatch.setattr(served.engine, "append", append)
     await stream.write(request(1, batch(b"x")))
     assert (await stream.status())[0] is grpc.StatusCode.INTERNAL
@@ -210,19 +207,6 @@ async def test_a_bug_ends_the_stream(served: Served, monkeypatch: pytest.MonkeyP
 
 async def test_an_empty_stream(served: Served) -> None:
     assert await served.stream("Log.Publish").rest() == []
-
-
-class HeldWal:
-    """Holds back the reports that batches are durable."""
-
-    def __init__(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.callbacks: list[Any] = []
-        monkeypatch.setattr(served.engine, "on_acked", self.callbacks.append)
-
-    def release(self, error: Any = None) -> None:
-        callbacks, self.callbacks[:] = list(self.callbacks), []
-        for callback in callbacks:
-            callback(error)
 
 
 async def test_nothing_is_acked_before_it_is_durable_and_reading_stops(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,8 +242,7 @@ async def test_nothing_is_acked_before_it_is_durable_and_reading_stops(start: St
 
 async def test_acks_come_before_their_number_where_no_more_is_read(start: Start) -> None:
     served: Served = await start(connection_inflight_bytes_max=64 << 10)
-    await served.create("a")
-    stream = served.stream("Log.Publish")
+    stream = await publishing(served)
     data = batch(b"x" * 16_000)
     async with asyncio.timeout(WAIT_S):
         for sequence in range(1, 101):
@@ -313,8 +296,7 @@ async def test_one_streams_batches_never_fill_the_brokers_budget_for_ever(start:
 
 async def test_a_client_that_does_not_read_its_acks_costs_nothing(start: Start) -> None:
     served: Served = await start(frame_timeout_ms=100)
-    await served.create("a")
-    stream = served.stream("Log.Publish")
+    stream = await publishing(served)
 
     async def send() -> None:
         # Each is refused, with an answer of the largest allowed size: that fills the flow control window of the answers.
@@ -366,8 +348,7 @@ async def test_a_failed_store_fails_the_batches_and_not_the_stream(served: Serve
 
 
 async def test_the_server_stops(served: Served) -> None:
-    await served.create("a")
-    stream = served.stream("Log.Publish")
+    stream = await publishing(served)
     await stream.write(request(1, batch(b"x"), ack_batches=1000))
     log = served.engine.partition(served.engine.topic("a"), 0)
     await until_async(lambda: log.next_offset == 1)
@@ -380,8 +361,7 @@ async def test_the_server_stops(served: Served) -> None:
 
 
 async def test_a_client_that_goes_away(served: Served) -> None:
-    await served.create("a")
-    stream = served.stream("Log.Publish")
+    stream = await publishing(served)
     await stream.write(request(1, batch(b"x"), ack_batches=1000))
     log = served.engine.partition(served.engine.topic("a"), 0)
     await until_async(lambda: log.next_offset == 1)
