@@ -21,6 +21,7 @@ from typing import Any, Self
 import pytest
 
 from tests.support import forks, waiting, wire
+from tests.support.children import children
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
@@ -200,16 +201,7 @@ class BrokerProcess:
 
     def children(self, module: str) -> list[int]:
         """The ids of the broker's child processes that run a module whose name ends like this."""
-        found: list[int] = []
-        for task in Path(f"/proc/{self.pid}/task").iterdir():
-            for pid in (task / "children").read_text().split():
-                try:
-                    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-                if any(word.decode(errors="replace").endswith(module) for word in words):
-                    found.append(int(pid))
-        return found
+        return [pid for pid, command in children(self.pid).items() if any(word.endswith(module) for word in command.split())]
 
     def kill_children(self, module: str) -> None:
         """SIGKILL these child processes (`children`)."""

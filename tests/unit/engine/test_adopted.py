@@ -35,6 +35,7 @@ from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from headgate.broker.store.wrappers import MeteredStore
 from tests.support.adopted import EPOCH, Adopted, adopted
 from tests.support.errors import raises
+from tests.support.waiting import until_async
 from tests.unit.engine.test_history import KeptEncoders, MakeReader
 from tests.unit.engine.test_history import make_reader_of as make_reader
 
@@ -343,11 +344,8 @@ async def test_closing_while_units_are_decoded_leaves_no_descriptor(directory: L
     before = descriptors()
     for turns in range(0, 120, 3):
         await once(turns)
-    for _ in range(500):
-        if descriptors() <= before:
-            break
-        await asyncio.sleep(0.01)  # a thread that has ended tells the loop, which then closes its files
-    assert descriptors() <= before
+    # A thread that has ended tells the loop, which then closes its files.
+    await until_async(lambda: descriptors() <= before)
 
 
 async def test_many_partitions_open_a_recipe_once(store: Store, make_reader: MakeReader, encoders: CountedEncoders) -> None:
