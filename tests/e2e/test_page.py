@@ -6,8 +6,8 @@ With HEADGATE_PICTURES=DIR the first two tests save the READMEs' pictures there.
 wrong, or that a stranger's name runs as a script in their browser.
 
 The second test uses the page's hands by clicking, as an administrator and as a user with few rights: it finds a message by key,
-sets a group back by time and reads again with a real consumer, and makes a topic and a user. The third one drains a broker, opens a
-reservation and releases a gate, while other people change what the page shows and the leader is killed.
+sets a group back by time and reads again with a real consumer, and makes a topic and a user. The third one drains a broker and the
+leader, opens a reservation and releases a gate, while other people change what the page shows and the leader is killed.
 """
 
 from __future__ import annotations
@@ -395,7 +395,7 @@ def try_as_alice(page: Page, broker: BrokerProcess) -> None:
 @pytest.mark.chromium
 @pytest.mark.timeout(600)
 def test_people_act_while_others_do(make_broker: BrokerFactory, tmp_path: Path) -> None:
-    """A topic goes, consumers join, a broker is drained and the leader is killed, while a person has the page of it open."""
+    """A topic goes, consumers join, brokers are drained and the leader is killed, while a person has the page of it open."""
     brokers = Brokers(make_broker, tmp_path / "store")
     brokers.start()
     busy.make_topics(brokers.bootstrap, {"orders": 6, "doomed": 2})
@@ -412,6 +412,7 @@ def test_people_act_while_others_do(make_broker: BrokerFactory, tmp_path: Path) 
         page.until_text("Topic does not exist")
         set_back_while_members_join(page, brokers, kept)
         drain(page, brokers, drained)
+        drain(page, brokers, brokers.leader())
         reserve_by_hand(page)
         release_a_gate(page, brokers, drained)
         outlive_the_leader(page, brokers, kept)
@@ -442,6 +443,7 @@ def drain(page: Page, brokers: Brokers, broker: BrokerProcess) -> None:
     page.write("input[name=confirm]", number)
     page.click("Drain the broker", "button")
     page.until_text("The broker is drained. It has no segments")
+    assert ("It still leads the cluster" in page.text()) == (broker is brokers.leader())
     assert {one.broker_id for one in brokers.segments("orders")}.isdisjoint({int(number)})
     assert not page.run("!!document.querySelector('button.danger')")
 

@@ -123,6 +123,14 @@ def test_names_of_strangers_are_text() -> None:
         assert "{{7*7}}" not in html or "49" not in html.split("{{7*7}}")[0][-5:]
 
 
+@pytest.mark.parametrize(("brokers", "told"), [(1, True), (2, False), (3, False)])
+def test_missing_brokers_are_told(brokers: int, told: bool) -> None:
+    seen = cluster("c", brokers)
+    assert seen.capacity is not None
+    head = renderer.shared("head", replace(seen, capacity=replace(seen.capacity, desired=2)))
+    assert ("of 2</small>" in head) == told
+
+
 def hands(who: Who) -> dict[str, str]:
     """The pages of messages, groups and topics, full of hostile names and bytes."""
     hostile = HOSTILE.encode()

@@ -26,7 +26,6 @@ SENTENCES = {
     "released": "The gate is released: its windows are gaps now, and readers step over them.",
     "opened": "The reservation is open.",
     "given": "The reservation is given back.",
-    "drained": "The broker is drained.",
 }
 
 
@@ -91,7 +90,6 @@ class CapacityPages:
             segments=segments[:WINDOWS_MAX],
             segments_total=len(segments),
             others=sum(not row.draining and not row.member.role and row is not found for row in seen.members),
-            done=SENTENCES.get(request.query_params.get("done", ""), ""),
         )
 
     # -- acts
@@ -136,4 +134,4 @@ class CapacityPages:
         await asyncio.wait((drain,), timeout=DRAIN_S)
         if drain.done():
             drain.result()
-        return RedirectResponse("/broker?" + urlencode({"id": number, **({"done": "drained"} if drain.done() else {})}), 303)
+        return RedirectResponse(f"/broker?id={number}", 303)
