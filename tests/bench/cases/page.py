@@ -1,9 +1,9 @@
 """The page's messages of a topic with 10 M of them: the time of a first page, the time to find one by its key, and what a live
 producer to the same topic feels of ten people who look at messages.
 
-Ten threads do what ten browsers do (`messages.js`), each on a connection of its own: a live view asks once a second, a search goes
-on 50 ms after each answer. Turns of ten seconds with and without these people follow each other, for a minute each: what else the
-machine does disturbs both. No process has a core of its own.
+Ten threads do what ten browsers do (`messages.js`), each on a connection of its own: a live view asks again when the broker says, a
+search goes on 50 ms after each answer. Turns of ten seconds with and without these people follow each other, for a minute each:
+what else the machine does disturbs both turns. No process has a core of its own.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _watching(there: Broker, topic: str, first: str, pause_s: float) -> Iterator
                 answers[number] += 1
             if answer.status != 204:
                 query = first if found is None else html.unescape(found[1])
-            pause = pause_s
+            pause = float(answer.headers.get("headgate-poll", pause_s * 1000)) / 1000
         connection.close()
 
     people = [threading.Thread(target=look, args=(number,)) for number in range(VIEWS)]
@@ -114,7 +114,7 @@ def _acks(bench: Bench, there: Broker, topic: str) -> dict[str, float]:
 
 def _beside(bench: Bench, there: Broker, topic: str, case: str, first: str, pause_s: float) -> Row:
     beside, quiet = [], [_acks(bench, there, topic)]
-    for _ in range(bench.pick(1, 6)):
+    for _ in range(bench.pick(1, 5)):
         with _watching(there, topic, first, pause_s):
             beside.append(_acks(bench, there, topic))
         quiet.append(_acks(bench, there, topic))

@@ -127,7 +127,7 @@ async def test_a_live_view_gets_what_comes(make: Make) -> None:
     assert places is not None
     browser.extra = {"headgate-poll": "1"}
     quiet = await browser.get("/topics/t/messages", **{"from": "live", "places": places[1]})
-    assert (quiet.status, quiet.text) == (204, "")
+    assert (quiet.status, quiet.text, quiet.headers["headgate-poll"]) == (204, "", "1000")
     await world.fill("t", 1, batch("new"))
     second = await browser.get("/topics/t/messages", **{"from": "live", "places": places[1]})
     assert offsets(second.text) == [(1, 10)] and "places=0-10.1-11" in second.text
@@ -145,6 +145,17 @@ def test_live_views_of_a_busy_topic_show_the_same_messages() -> None:
     assert pace.beat("t", {0: 900}) == {0: 100} and pace.beat("other", {0: 5}) == {0: 5}
     now_s = 1.0
     assert pace.beat("t", {0: 1000}) == {0: 1000} and pace.beat("other", {0: 6}) == {0: 5}
+
+
+def test_many_live_views_ask_in_turns() -> None:
+    now_s = 100.0
+    pace = Pace(lambda: now_s)
+    assert [round(pace.live_pause_s(), 1) for _ in range(10)] == [1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2, 2.4, 2.6, 2.8]
+    now_s = 101.0
+    assert round(pace.live_pause_s(), 1) == 2.0, "the first of them again"
+    now_s = 200.0
+    assert pace.live_pause_s() == 1.0
+    assert max(pace.live_pause_s() for _ in range(1000)) <= 10.0, "a stranger who asks all the time delays nobody for long"
 
 
 async def test_a_download_has_every_message(make: Make) -> None:

@@ -32,7 +32,8 @@ STARTS = (
 )
 TEXT_CHARS_MAX = 1_000
 POLL = "headgate-poll"
-"""Header of a live view that asks for news: without any it gets no page."""
+"""Header of a live view that asks for news: without any it gets no page. The answer's says after how many ms it is to
+ask again."""
 LINES_MAX = 100_000
 """Messages of one download."""
 DOWNLOAD_BYTES_MAX = 256 << 20
@@ -123,19 +124,20 @@ class MessagePages:
         hand, topic, asked = await self._room.hand(request), request.path_params["name"], asked_of(request)
         page, found, trouble, status = Messages(), "", "", 200
         is_read = is_asked_here(request)
+        headers = {POLL: f"{self._pace.live_pause_s() * 1000:.0f}"} if POLL in request.headers else {}
         if is_read:
             try:
                 query = query_of(topic, asked, request.query_params.get("places", ""))
                 page = await Reader(hand.inner, hand.visitor.client, self._pace).page(query)
-                if page.is_quiet and POLL in request.headers:
-                    return Response(status_code=204)
+                if page.is_quiet and headers:
+                    return Response(status_code=204, headers=headers)
                 records, unasked = await self._framed.decoded(page.found)
                 page.troubles += [unasked] if unasked else []
                 found = await self._html(records, is_live=asked.start == "live")
             except HeadgateError as error:
                 trouble, status = sentence(error), refusal(error).status_code
         mode = "live" if asked.start == "live" else "search" if asked.is_search else "page"
-        return await self._room.page(
+        response = await self._room.page(
             "messages",
             self._room.entrance.known(hand.visitor),
             status,
@@ -150,6 +152,8 @@ class MessagePages:
             is_read=is_read,
             trouble=trouble,
         )
+        response.headers.update(headers)
+        return response
 
     async def _html(self, found: Found, *, is_live: bool) -> str:
         """Messages as they are shown. Those of a live view are made once for all views that show the same ones."""

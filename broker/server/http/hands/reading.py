@@ -43,6 +43,9 @@ READERS_MAX = 4
 """Pages that are read at a time, at one broker."""
 WAITING_MAX = 40
 """Pages that wait for their turn; further ones are refused."""
+LIVE_S, LIVE_GAP_S, LIVE_S_MAX = 1.0, 0.2, 10.0
+"""Seconds after which a live view asks again. If more than five views are open, they ask in turns, LIVE_GAP_S apart, so what they
+cost does not grow with their number; each asks after LIVE_S_MAX at the latest."""
 BEAT_S = 1.0
 """Live views of a busy topic that ask within this time get the same messages."""
 PAUSE_PER_WORK = 2.0
@@ -123,8 +126,16 @@ class Pace:
         self._places = asyncio.Semaphore(READERS_MAX)
         self._decoding = asyncio.Semaphore(1)
         self._waiting = 0
+        self._live_s = 0.0
+        """The time at which the last live view that asked is to ask again."""
         self._beats: dict[str, tuple[float, Mapping[int, int]]] = {}
         """By topic: when a live view asked for its ends, and these ends by partition."""
+
+    def live_pause_s(self) -> float:
+        """Seconds after which the live view that has asked now is to ask again."""
+        now_s = self.now_s()
+        self._live_s = min(max(self._live_s + LIVE_GAP_S, now_s + LIVE_S), now_s + LIVE_S_MAX)
+        return self._live_s - now_s
 
     def beat(self, topic: str, ends: Mapping[int, int]) -> Mapping[int, int]:
         """Ends of a topic's partitions that are at most `BEAT_S` old: these ones, or those that another live view has found."""

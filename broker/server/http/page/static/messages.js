@@ -1,5 +1,5 @@
 // Adds the next messages to the page: on request, while a search finds too few, and once a second in a live view. The server makes the
-// HTML; this script fetches the address of the next page and moves its rows here. Without scripts the links lead there. A page that
+// HTML; this script fetches the address of the next page and moves its rows here. A busy server asks live views to come less often. Without scripts the links lead there. A page that
 // nobody looks at fetches nothing.
 "use strict";
 
@@ -29,6 +29,7 @@ async function follow() {
     const answer = await fetch(link.href, {
       headers: mode() === "live" ? { accept: "text/html", "headgate-poll": "1" } : { accept: "text/html" },
     });
+    pause = Number(answer.headers.get("headgate-poll")) || pause;
     if (answer.status === 204) {
       document.getElementById("status").replaceChildren();
       return;
