@@ -24,7 +24,7 @@ from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.engine.read.disk_cache import DiskCache, DiskSide
 from headgate.broker.engine.read.encoding import Encoders, RowGroupBytes, encode
 from headgate.broker.engine.read.history_cache import EncodedGroup, HistoryCache, group_of
-from headgate.broker.engine.read.history_files import FileKey, HistoryFiles, OpenFile, corrupt, ended, file_key
+from headgate.broker.engine.read.history_files import FileKey, HistoryFiles, OpenFile, corrupt, ended, file_key, first_read
 from headgate.broker.engine.read.room import Place, Room
 from headgate.broker.engine.read.units import Led, Units, first_in, greatest_in
 from headgate.broker.log.compression import Codec
@@ -135,7 +135,7 @@ class HistoryReader:
         """
         assert extent.base_offset <= offset < extent.end_offset, "the offset is within the extent"
         if self._files.known(extent) is None:
-            self._warm()
+            self.warm()
         try:
             file = await self._files.open(extent)
             batches: list[memoryview] = []
@@ -334,9 +334,10 @@ class HistoryReader:
         if self.disk is not None and not self._closed:
             self.disk.put(key, encoded, self._now_s())
 
-    def _warm(self) -> None:
-        """Start a process while a file is opened: its imports take longer than that."""
+    def warm(self) -> None:
+        """History will be read soon: import pyarrow, here and in a new process at the same time."""
         if self._encoders is not None and not self._closed:
+            self._small_work.submit(first_read)
             self._encode_work.submit(self._encoders.warm)
             self._rest_later()
 

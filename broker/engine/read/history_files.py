@@ -169,7 +169,7 @@ class HistoryFiles:
     async def _footer(self, extent: ParquetExtent) -> bytes:
         """The bytes of a footer."""
         store, key = self.place(extent)
-        first: int = await self._run(_first_read)
+        first: int = await self._run(first_read)
         guess = min(first, extent.size_bytes)
         tail = await store.get_range(key, extent.size_bytes - guess, guess)
         size: int = await self._run(lambda: _footer_size(extent, tail))
@@ -214,7 +214,8 @@ def ended(under_way: dict[_K, asyncio.Task[_T]], key: _K, task: asyncio.Task[_T]
 # The following functions run in a thread. They import pyarrow.
 
 
-def _first_read() -> int:
+def first_read() -> int:
+    """Bytes of the first read of a footer. Imports pyarrow."""
     from headgate.broker.log.parquet import FOOTER_GUESS_BYTES
 
     return FOOTER_GUESS_BYTES

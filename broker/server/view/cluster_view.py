@@ -208,6 +208,8 @@ class Views:
     async def topic(self, name: str) -> tuple[model.Topic, list[model.Partition]]:
         """One topic, and its first partitions. Raises InvalidError(UNKNOWN_TOPIC)."""
         topic = self._engine.topic(name)
+        if self._engine.manifest.has_files(topic.id):
+            self._engine.history.warm()  # whoever opens the page of a topic often looks at its messages next
         leader, _ = await self._leader.get()
         (row,) = await self._topic_rows([name], leader)
         bounds = await self._bounds([name])
