@@ -32,9 +32,10 @@ from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.cluster import EXIT_FENCED, PATIENCE_S, Brokers, Clients
 from tests.support.history import check_log, check_writer
+from tests.support.records import Record
 from tests.support.waiting import until
 from tests.support.wire import RawConnection
-from tests.support.writers import ConfluentWriter
+from tests.support.writers import BLOCKED_S, READERS, ConfluentWriter, Reader
 
 SEED = int(os.environ.get("HEADGATE_CLUSTER_SEED", time.time_ns() % 1_000_000))
 PARTITIONS = 6
@@ -150,6 +151,34 @@ def test_brokers_that_do_not_lead_say_who_does(brokers: Brokers) -> None:
             assert [(node.node_id, node.host, node.port) for node in fetched.node_endpoints] == [
                 (leads[elsewhere], HOST, lead.kafka_port)
             ]
+
+
+@pytest.mark.timeout(120)
+def test_a_reader_follows_a_partition_to_a_broker_that_it_does_not_know(brokers: Brokers) -> None:
+    """kafka-python asks for the metadata every five minutes, or after an error. It begins to read while one broker runs."""
+    first, second = brokers.all[:2]
+    first.start()
+    create_topic(first.bootstrap, "t", 1)
+    records = [Record(partition=0, key=None, value=b"%d" % number) for number in range(10)]
+    readers: list[Reader] = [reader(first.bootstrap, "t", 1) for reader in READERS]
+
+    def read(more: list[Record], end: int) -> None:
+        CLIENTS["confluent"].produce(first.bootstrap, "t", more, codec="none", idempotent=True)
+        for reader in readers:
+            until(lambda reader=reader: reader.check() or reader.count == end, f"{type(reader).__name__} reads {end} records")
+
+    for reader in readers:
+        reader.start()
+    read(records[:5], 5)
+    second.start()
+    (segment,) = brokers.segments("t")
+    move = control_pb2.ReshardRequest.Move(segment_id=segment.id, broker_id=2)
+    brokers.control("Reshard", control_pb2.ReshardRequest(move=move))
+    read(records[5:], 10)
+    for reader in readers:
+        reader.stop()
+        reader.join(BLOCKED_S)
+        assert [value for _, value in reader.seen[0]] == [record.value for record in records]
 
 
 @pytest.mark.timeout(120)

@@ -35,10 +35,9 @@ from headgate.broker.wire.kafka.primitives import (
 VERSION_MIN = 4
 VERSION_MAX = 17
 FLEXIBLE = 12
-HINTS = 12
-"""First version with the lead in its response."""
-ADDRESSES = 16
-"""First version with the address of the lead in its response."""
+HINTS = 16
+"""First version whose response names another lead, with its address (KIP-951). Versions 12 to 15 have room for its id alone, and Kafka
+leaves that empty: kafka-python 3.0 believes it, and never again asks a lead that it does not know yet."""
 FETCH_SESSION_ID_NOT_FOUND = 70
 NO_LEADER_EPOCH = -1
 NO_REPLICA = -1
@@ -291,9 +290,9 @@ class Response:
         self._head, self._size = head, size
 
     def end(self, nodes: Collection[Node] = ()) -> list[Buffer]:
-        """The whole response. `nodes` are the brokers that it names as leads; versions below ADDRESSES drop them."""
+        """The whole response. `nodes` are the brokers that it names as leads; versions below HINTS drop them."""
         if self._version >= FLEXIBLE:
-            self._head += node_tags(nodes) if nodes and self._version >= ADDRESSES else b"\0"
+            self._head += node_tags(nodes) if nodes and self._version >= HINTS else b"\0"
         self._out.append(self._head)
         _HEAD(self._first, 0, self._size + len(self._head), self._correlation_id)
         return self._out

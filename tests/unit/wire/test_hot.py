@@ -201,7 +201,7 @@ def test_a_fetch_request_and_its_response(version: int) -> None:
         ],
         node_endpoints=[
             fetch_messages.NodeEndpoint(node_id=one.broker_id, host=one.host, port=one.port, rack=one.rack)
-            for one in (NODES if version >= fetch.ADDRESSES else ())
+            for one in (NODES if version >= fetch.HINTS else ())
         ],
     ).encode(version)
     joined = b"".join(parts)
