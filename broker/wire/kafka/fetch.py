@@ -36,8 +36,8 @@ VERSION_MIN = 4
 VERSION_MAX = 17
 FLEXIBLE = 12
 HINTS = 16
-"""First version whose response names another lead, with its address (KIP-951). Versions 12 to 15 have room for its id alone, and Kafka
-leaves that empty: kafka-python 3.0 believes it, and never again asks a lead that it does not know yet."""
+"""First version whose response names another lead, with its address (KIP-951). Versions 12 to 15 have room for its id alone, and
+Kafka leaves that empty: kafka-python 3.0 believes it, and never again asks a lead that it does not know yet."""
 FETCH_SESSION_ID_NOT_FOUND = 70
 NO_LEADER_EPOCH = -1
 NO_REPLICA = -1
