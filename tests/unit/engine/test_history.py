@@ -531,6 +531,8 @@ async def test_who_reads_no_more_needs_no_processes(store: CountedStore, monkeyp
     extent = await put(store, rows(100))
     reader = HistoryReader(lambda path: (store, path), cache_bytes_max=0, parallel=1, encoders=encoders)
     assert encoders.pids == []
+    reader.warm()
+    await until_async(lambda: bool(encoders.pids))
     assert await read_all(reader, extent) == rows(100)
     assert len(encoders.pids) == 1
     monkeypatch.setattr("headgate.broker.engine.read.history.IDLE_S", 0.05)
