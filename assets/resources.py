@@ -1,6 +1,6 @@
 """The resources of assets: the cluster, Spark, and the fleet. Nothing is imported or connected to before its first use.
 
-The work is done by `pipelines/cluster.py`, `floods/spark.py` and `fleets/`; a test overrides the methods with a stand-in.
+The work is done by `pipelines/cluster.py`, `pipelines/floods/spark.py` and `fleets/`; a test overrides the methods with a stand-in.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ While the leader commits a broker's admission, the broker is no suspect.
 A leader that has just started, and has not heard a broker yet, knows no lateness. It allows the longest silence.
 
 The leader answers a report with a *promise*: the broker is not lost for a whole time-out from then on, whatever the guesses are.
-The only exception is a refusal: it proves that the process is gone, so it relies on no promise (`engine/proof.py`). So if a
+The only exception is a refusal: it proves that the process is gone, so it relies on no promise (`engine/base/proof.py`). So if a
 broker's stream ended and its address is not reached, the broker is lost when its promise ends.
 
 A *long way* explains some silence, too: a member tells the seconds of a round trip when it joins and with each report. They are

@@ -1,6 +1,6 @@
 """What the manifest looks like in the store: snapshots of the state, and edits. Both are JSON, for a person with `cat`. No I/O.
 
-`engine/catalog.py` writes them through `store/journal.py`.
+`engine/base/catalog.py` writes them through `store/journal.py`.
 """
 
 from __future__ import annotations

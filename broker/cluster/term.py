@@ -433,7 +433,7 @@ class Term(Brokers):
         return TICK_S if self.members or self.others() else ALONE_S
 
     def promise_s(self, incarnation_id: str, now_s: float) -> float:
-        """Promise a member, after a report from it, not to fence it unless its process is gone; see `engine/proof.py`. Returns
+        """Promise a member, after a report from it, not to fence it unless its process is gone; see `engine/base/proof.py`. Returns
         the promise's length in seconds. 0: no promise, because the leader is about to replace the member."""
         member = self.members[incarnation_id]
         if incarnation_id in self.condemned or self.is_cut_from_store(member, now_s):

@@ -20,7 +20,7 @@ logger = get_logger("lease")
 
 
 class HeldLease:
-    """The lease during one term of this broker. Each renewal also extends this broker's own proof of lead (`engine/proof.py`).
+    """The lease during one term of this broker. Each renewal also extends this broker's own proof of lead (`engine/base/proof.py`).
 
     Args:
         current: the version that this broker has just written, and `version`, its number.

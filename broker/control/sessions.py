@@ -146,7 +146,7 @@ class Sessions:
         """Called when a member has sent a report. Promises the member not to fence it unless its process is gone.
 
         Returns:
-            The length of the promise in ms from now; see `engine/proof.py`. 0: no promise, because this broker may have been
+            The length of the promise in ms from now; see `engine/base/proof.py`. 0: no promise, because this broker may have been
             replaced, or is about to replace the member.
         """
         incarnation_id = session.incarnation.id

@@ -1,6 +1,6 @@
 """All groups of one partition of `__consumer_offsets`: a pure state machine that is the fold of that partition's records.
 
-The driver (`groups/driver.py`) replays the partition into it. Then it passes requests and the time to it, appends the rows
+The driver (`coordination/driver.py`) replays the partition into it. Then it passes requests and the time to it, appends the rows
 that the shard returns, and reports the result. The shard shows a position, and answers a commit, only once it is durable.
 
 Theory of operation::

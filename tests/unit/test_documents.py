@@ -65,6 +65,18 @@ def test_the_engines_rooms_list_their_modules() -> None:
         assert listed == there, (room, sorted(there - listed), [one for one in patterns if not any((engine / room).glob(one))])
 
 
+def test_paths_in_docstrings_and_comments_exist() -> None:
+    """From the top (`headgate/` is its name as a package), from a folder above the file, or from a folder there."""
+    missing = []
+    for path in SOURCES:
+        above = [folder for folder in path.parents if folder.is_relative_to(ROOT)]
+        for name in set(re.findall(r"`((?:[\w-]+/)+\w+\.(?:py|proto|md))`", path.read_text())):
+            names = {name, name.removeprefix("headgate/")}
+            if not any((base / named).exists() for folder in above for base in (folder, folder / "broker") for named in names):
+                missing.append(f"{name} in {path.relative_to(ROOT)}")
+    assert not missing, missing
+
+
 def test_true_if_returns_a_bool() -> None:
     wrong = []
     for path in SOURCES:

@@ -137,7 +137,7 @@ class FetchRequest(Generic[Log]):
         self.error = 0
         self.unproven = False
         """Another broker may lead the partitions by now: the answer has records, but reports no end of a partition
-        (engine/proof.py)."""
+        (engine/base/proof.py)."""
 
 
 def parse(

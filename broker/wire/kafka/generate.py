@@ -6,7 +6,7 @@ output.
 
 Of each message there is what the product uses: it reads requests, and writes answers. `CARRIED` names the APIs that Headgate's
 own clients speak, each in one version: their requests are written and their answers read, too, in that version alone. The other
-directions are made in memory, for tests and the simulation (`broker/testing/messages.py`), and so are messages that only these
+directions are made in memory, for tests and the simulation (`tests/support/messages.py`), and so are messages that only these
 use.
 
 How it works: every field has, for each version of its message, an *operation* (the primitive that reads or writes it there) or
@@ -583,7 +583,7 @@ def generate(module: str, *, whole: bool = False) -> str:
     """The text of `messages/<snake of module>.py`.
 
     Args:
-        whole: with both directions in all versions, as `broker/testing/messages.py` needs it.
+        whole: with both directions in all versions, as `tests/support/messages.py` needs it.
     """
     messages = [load(name) for name in MESSAGES[module]]
     carried = None if whole else CARRIED.get(module)

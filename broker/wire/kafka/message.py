@@ -2,7 +2,7 @@
 
 A message has the functions of the directions that the product uses: `_read` of a request, `_write` of an answer. Messages that
 Headgate's own clients speak, too, have the other one in the version `CARRIED` alone (`_write_carried`, `_read_carried`). Tests
-and the simulation add what is missing (`broker/testing/messages.py`).
+and the simulation add what is missing (`tests/support/messages.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The proof that a broker still leads (`engine/proof.py`), alone, over a store whose answers the test gives.
+"""The proof that a broker still leads (`engine/base/proof.py`), alone, over a store whose answers the test gives.
 
 Compared: which requests are answered, and the number of reads of the fence marker. A mismatch means that an answer may be older
 than another broker's ack, or that every request costs a read of the store.
