@@ -29,6 +29,8 @@ pc: Any = pyarrow.compute
 DRAWN_ROWS_MAX = 1000
 """Rows of a table that is drawn on a terminal: its columns are as wide as the widest value of all rows."""
 PROGRESS_S = 0.25
+END_S = 10.0
+"""Longest wait for the end of a query that was interrupted."""
 CYCLE_DAYS = 146_097
 """Days after which the Gregorian calendar repeats: 400 years."""
 PYTHON_DAYS = (-719_162, 2_932_896)
@@ -111,7 +113,8 @@ def _batches(result: SqlResult) -> Iterator[Any]:
             if not isinstance(error, Exception):
                 raise
 
-    threading.Thread(target=work, name="headgate-sql", daemon=True).start()
+    worker = threading.Thread(target=work, name="headgate-sql", daemon=True)
+    worker.start()
     show = sys.stderr.isatty()
     try:
         while True:
@@ -131,6 +134,7 @@ def _batches(result: SqlResult) -> Iterator[Any]:
     finally:
         stopped.set()
         result.close()
+        worker.join(END_S)  # the end of Python's process under a thread of DuckDB is an abort
 
 
 def _show(text: str) -> None:

@@ -12,7 +12,10 @@ import csv
 import datetime
 import io
 import json
+import os
 import re
+import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,11 +31,12 @@ from headgate.broker.client.gate_admin import RecordRange
 from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.sql.query import SqlResult
 from tests.compat.topics import create_topic
+from tests.e2e.test_cli import environment, on_terminal
 from tests.e2e.test_cli import headgate as command
-from tests.e2e.test_cli import on_terminal
 from tests.support import mixed_topic
-from tests.support.broker_process import BrokerProcess, broker_of_module
+from tests.support.broker_process import ROOT, BrokerProcess, broker_of_module
 from tests.support.mixed_topic import FOLDED, LIVE, PARTITIONS, ROWS, STEP_MS, T0, MixedTopic, consumed, sums
+from tests.support.signals import python
 
 FIRST_LIVE = 1000
 """The topic's `history.room`: offset of its first live record."""
@@ -269,3 +273,21 @@ def test_the_command_on_a_terminal(broker: BrokerProcess, topic: MixedTopic) -> 
     assert code == 0 and "number" in seen and "only the first 1,000 rows are shown" in seen
     code, seen = on_terminal(broker, "sql", "SELECT 1", "--format", "parquet")
     assert code == 2 and "give --output FILE" in seen
+
+
+def test_a_query_that_is_interrupted_ends_like_other_commands(broker: BrokerProcess) -> None:
+    ours, its = os.openpty()
+    endless = "SELECT count(*) FROM range(1000000000000)"
+    with subprocess.Popen(
+        python("-m", "headgate.broker.cli.main", "sql", endless),
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=its, cwd=ROOT, env=environment(broker),
+    ) as query:  # fmt: skip
+        try:
+            os.close(its)
+            while b"of about" not in os.read(ours, 1000):  # the progress of a query that runs
+                pass
+            query.send_signal(signal.SIGINT)
+            assert query.wait(60) == 130
+        finally:
+            query.kill()
+            os.close(ours)
