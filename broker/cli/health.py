@@ -40,11 +40,16 @@ def run_health(arguments: Sequence[str]) -> int:
     try:
         status, text = _ask(host, settings.http_port, path, bool(settings.tls_certificate))
     except (OSError, http.client.HTTPException) as error:
-        return _unhealthy(f"the broker does not answer: {error or type(error).__name__}. {place}")
+        return _unhealthy(f"the broker does not answer: {_reason(error)}. {place}")
     if status == http.client.OK:
         sys.stdout.write(text)
         return 0
     return _unhealthy(f"{text.strip()}. {place}")
+
+
+def _reason(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) else None
+    return (text or str(error) or type(error).__name__).lower()
 
 
 def _ask(host: str, port: int, path: str, is_tls: bool) -> tuple[int, str]:

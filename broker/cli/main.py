@@ -10,10 +10,18 @@ import os
 import sys
 from collections.abc import Sequence
 
+EXIT_INTERRUPTED = 130
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:  # while modules are imported
+        return EXIT_INTERRUPTED
+
+
+def _run(given: list[str]) -> int:
     # gRPC's C core writes lines of its own to stderr, such as one for each lost broker. Relevant faults are reported as errors.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if given[:1] == ["broker"]:

@@ -44,7 +44,7 @@ _HINTS = {
     Reason.NON_EMPTY_GROUP: "`headgate group describe` shows its members; one that died is dropped when its session ends",
     Reason.TOPIC_EXISTS: "`headgate topic describe` shows it; --if-not-exists makes this no error",
     Reason.OFFSET_OUT_OF_RANGE: "`headgate topic describe` shows the offsets that can be read",
-    Reason.INVALID_CONFIG: "`headgate topic describe --all` lists the settings",
+    Reason.INVALID_CONFIG: "`headgate topic describe TOPIC --all` lists the settings",
     Reason.MESSAGE_TOO_LARGE: "`headgate topic alter NAME --set max.message.bytes=...` allows larger records",
     Reason.NOT_AUTHENTICATED: "log in with an address such as 'tls://HOST:9095?ca=ca.pem&user=NAME&password_file=FILE'",
     Reason.NOT_AUTHORIZED: "`headgate acl allow PRINCIPAL OPERATION RESOURCE NAME`, by an administrator, allows it",

@@ -231,6 +231,20 @@ def test_consume_follows_and_survives_a_reader_that_leaves(broker: BrokerProcess
             consumer.kill()
 
 
+def test_ctrl_c_while_a_command_is_imported() -> None:
+    code = """if True:
+        import os, signal, sys
+        class CtrlC:
+            def find_spec(self, name, *place):
+                if name == "headgate.broker.cli.app":
+                    os.kill(os.getpid(), signal.SIGINT)
+        sys.meta_path.insert(0, CtrlC())
+        from headgate.broker.cli.main import main
+        sys.exit(main(["topic", "list"]))"""
+    done = subprocess.run(python("-c", code), capture_output=True, text=True, timeout=TIMEOUT_S, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize(
     ("number", "ignored"),
     [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)],

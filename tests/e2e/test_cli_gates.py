@@ -36,7 +36,8 @@ def test_gates_by_hand(make_broker: BrokerFactory, tmp_path: Path) -> None:
     refs.write_text(json.dumps([asdict(ref) for ref in upload(gate)]))
     assert "filled: 50 records in 2 files" in run(broker, "gate", "fill", "t", "g", str(refs)).stdout
     assert "filled: 50 records in 2 files" in run(broker, "gate", "fill", "t", "g", str(refs)).stdout
-    assert "expected a JSON list" in run(broker, "gate", "fill", "t", "g", str(tmp_path), fails=True).stderr
+    said = run(broker, "gate", "fill", "t", "g", str(tmp_path), fails=True).stderr
+    assert "expected a JSON list of file references: is a directory. source=`" in said
     assert (
         "required field `path` - at `$[0]`"
         in run(broker, "gate", "fill", "t", "g", "-", stdin=b'[{"partition": 0}]', fails=True).stderr

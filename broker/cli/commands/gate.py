@@ -189,8 +189,9 @@ def _read_refs(source: str) -> list[FileRef]:
         text = sys.stdin.read() if source == "-" else Path(source).read_text()
         return msgspec.json.decode(text, type=list[FileRef])
     except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise InvalidError(
-            Reason.INVALID_REQUEST, f"expected a JSON list of file references: {error}. source=`{source}`"
+            Reason.INVALID_REQUEST, f"expected a JSON list of file references: {why.lower()}. source=`{source}`"
         ) from error
 
 

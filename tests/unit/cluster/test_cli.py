@@ -1,4 +1,4 @@
-"""`headgate segment`, `capacity`, `top` and `status` against a stand-in leader and a broker that does not lead.
+"""`headgate segment`, `capacity` and `status` against a stand-in leader and a broker that does not lead.
 
 Runs: the commands as a user runs them, in a thread, over real gRPC; the leader's answers are canned, so that every word on the
 screen has a known source. Compared: the requests to the leader, the printed text, exit codes. A mismatch means that the user
