@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from urllib.parse import urlencode
 
 import msgspec
@@ -13,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from headgate.broker.log.record_json import json_line
+from headgate.broker.log.records import Record
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.server.http.connection import wait_gone
@@ -163,7 +165,7 @@ class MessagePages:
         async with self._making:
             if found != self._kept[0]:
                 html = await self._html(found, is_live=False)
-                if sum(len(record.value or b"") for _, record in found) > KEPT_BYTES_MAX:
+                if sum(_size_of(record) for _, record in found) > KEPT_BYTES_MAX:
                     return html
                 self._kept = found, html
             return self._kept[1]
@@ -241,3 +243,7 @@ class _Lines(Response):
             text = f"the download ended early: {error.message}"
             await send({"type": "http.response.body", "body": json_note(text), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _size_of(record: Record) -> int:
+    return sum(len(part or b"") for part in (record.key, record.value, *chain.from_iterable(record.headers)))
