@@ -20,7 +20,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from headgate.broker.cli import output
-from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason
+from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason, in_words
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,7 +93,7 @@ def verify_flood(
         except OSError as error:
             raise InvalidError(
                 Reason.INVALID_REQUEST,
-                f"certificate cannot be read: {(error.strerror or str(error)).lower()}. path=`{certificate_path}`",
+                f"certificate cannot be read: {in_words(error)}. path=`{certificate_path}`",
             ) from error
     with _shown(f"verify {topic}") as listener:
         done = verify(cluster, topic, certificate=certificate, flood_id=flood_id, progress=lambda seen: listener(seen, ""))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.broker.cli import output
 from headgate.broker.cli.flood import open_loggers, quiet
 from headgate.broker.client.gate_admin import Gate
-from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, in_words
 from headgate.pipelines.calls import apart
 from headgate.pipelines.connection import Connection
 from headgate.pipelines.floods.asked import floods_of, keys_of
@@ -56,8 +56,7 @@ def read(path: Path) -> list[Flood]:
     except DocumentError as error:
         raise output.SomeFailedError([InvalidError(error.reason, str(problem)) for problem in error.problems]) from error
     except (OSError, UnicodeDecodeError) as error:
-        why = str(getattr(error, "strerror", None) or error).lower()
-        raise InvalidError(Reason.INVALID_REQUEST, f"floods cannot be read: {why}. file=`{path}`") from error
+        raise InvalidError(Reason.INVALID_REQUEST, f"floods cannot be read: {in_words(error)}. file=`{path}`") from error
 
 
 def check(path: Path, as_json: bool) -> int:

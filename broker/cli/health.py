@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from headgate.broker.runtime.config import Settings
-from headgate.broker.runtime.errors import InvalidError
+from headgate.broker.runtime.errors import InvalidError, in_words
 from headgate.broker.runtime.listeners import WILDCARDS
 
 TIMEOUT_S = 4.0
@@ -40,16 +40,11 @@ def run_health(arguments: Sequence[str]) -> int:
     try:
         status, text = _ask(host, settings.http_port, path, bool(settings.tls_certificate))
     except (OSError, http.client.HTTPException) as error:
-        return _unhealthy(f"the broker does not answer: {_reason(error)}. {place}")
+        return _unhealthy(f"the broker does not answer: {in_words(error)}. {place}")
     if status == http.client.OK:
         sys.stdout.write(text)
         return 0
     return _unhealthy(f"{text.strip()}. {place}")
-
-
-def _reason(error: Exception) -> str:
-    text = error.strerror if isinstance(error, OSError) else None
-    return (text or str(error) or type(error).__name__).lower()
 
 
 def _ask(host: str, port: int, path: str, is_tls: bool) -> tuple[int, str]:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-EXIT_INTERRUPTED = 130
+from headgate.broker.cli import EXIT_INTERRUPTED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
@@ -49,6 +50,7 @@ Cluster = Annotated[
         callback=chosen_cluster,
     ),
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 GroupIds = Annotated[list[str], typer.Argument(metavar="GROUP...", help="One or more groups.")]
@@ -112,6 +114,12 @@ def duration_ms(option: str, text: str, high_ms: int) -> int:
     if ms is None or ms > high_ms:
         raise bad_option(option, text, f"a duration up to {high_ms // 1000}s, such as 500ms")
     return ms
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask a person at a terminal; end the command if the answer is no. `yes`: do not ask."""
+    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+        typer.confirm(question, abort=True)
 
 
 def separator_bytes(text: str | None) -> bytes | None:

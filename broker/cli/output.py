@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headgate.broker.cli import EXIT_INTERRUPTED as EXIT_INTERRUPTED
 from headgate.broker.client.address import Security, parse
-from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError, in_words
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,7 +23,6 @@ _T = TypeVar("_T")
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 CONNECT_S = 12.0
 """Longest wait for a connection: one round trip of TCP, with up to 5 s of delay each way."""
 ANSWER_S = 3.0
@@ -87,6 +87,17 @@ def tell_of(errors: Sequence[InvalidError]) -> None:
         raise SomeFailedError(errors)
 
 
+async def delete_each(kind: str, names: Sequence[str], delete: Callable[[str], Awaitable[object]]) -> None:
+    """Delete things of a kind, with a line for each. Raises SomeFailedError."""
+
+    async def delete_one(name: str) -> None:
+        await delete(name)
+        print_line(f"{kind} {name} deleted")
+
+    _, errors = await each(names, delete_one)
+    tell_of(errors)
+
+
 def run(work: Coroutine[Any, Any, _T]) -> _T:
     """Run a command's asynchronous part. Ctrl-C cancels it, and it may clean up.
 
@@ -121,7 +132,7 @@ def check_reachable(cluster: str) -> None:
                 reasons.append(f"the host `{host}` is not found ({why})")
                 continue
             except OSError as error:
-                reasons.append("no broker listens there: " + str(getattr(error, "strerror", None) or error).lower())
+                reasons.append("no broker listens there: " + in_words(error))
                 continue
             try:
                 if parsed.security is not None:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from typing import Any
 
+from headgate.broker.runtime.errors import in_words
 from headgate.broker.runtime.listeners import listeners
 from headgate.broker.runtime.setting_kinds import (
     DAY_MS,
@@ -572,7 +573,7 @@ def _from_file(path: str) -> dict[str, Value]:
             raise invalid(f"settings file is too large. path=`{path}` size_bytes_max=`{CONFIG_FILE_BYTES_MAX}`")
         tree = tomllib.loads(text.decode())
     except OSError as error:
-        raise invalid(f"settings file cannot be read: {(error.strerror or str(error)).lower()}. path=`{path}`") from error
+        raise invalid(f"settings file cannot be read: {in_words(error)}. path=`{path}`") from error
     except ValueError as error:
         raise invalid(f"settings file is not TOML: {str(error).lower()}. path=`{path}`") from error
     values: dict[str, Value] = {}

@@ -114,6 +114,11 @@ class InvalidError(HeadgateError):
     """The request is wrong, and a retry fails again: change it."""
 
 
+def in_words(error: Exception) -> str:
+    """What went wrong, for a message: the system's words, without the number that Python puts in front of them."""
+    return str(getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+
+
 class RetryError(HeadgateError):
     """The request is right, but cannot be served here at the moment: try again after a pause, or at another broker."""
 

@@ -24,7 +24,7 @@ from headgate.broker.cli.options import (
     duration_ms,
 )
 from headgate.broker.client import Admin, FileRef, Gate, GateAdmin, GateState, Place
-from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.errors import InvalidError, Reason, in_words
 
 COLUMNS = ("topic", "gate", "state", "place", "partitions", "room", "rows", "size", "left")
 OPTIONAL = ("partitions", "place", "size")
@@ -189,10 +189,8 @@ def _read_refs(source: str) -> list[FileRef]:
         text = sys.stdin.read() if source == "-" else Path(source).read_text()
         return msgspec.json.decode(text, type=list[FileRef])
     except (OSError, ValueError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise InvalidError(
-            Reason.INVALID_REQUEST, f"expected a JSON list of file references: {why.lower()}. source=`{source}`"
-        ) from error
+        text = f"expected a JSON list of file references: {in_words(error)}. source=`{source}`"
+        raise InvalidError(Reason.INVALID_REQUEST, text) from error
 
 
 def _show(gate: Gate, json: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Coroutine, Sequence
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from headgate.broker.cli import output
 from headgate.broker.cli.command import command
-from headgate.broker.cli.options import DEFAULT_CLUSTER, Cluster, GroupIds, Json
+from headgate.broker.cli.options import DEFAULT_CLUSTER, Cluster, GroupIds, Json, Yes, confirm
 from headgate.broker.client.group_admin import GroupAdmin, GroupDescription
 from headgate.broker.client.types import Start, Timestamp, TopicPartition
 from headgate.broker.runtime.clock import Clock
@@ -176,24 +175,17 @@ async def _reset(
 def delete(
     groups: GroupIds,
     cluster: Cluster = DEFAULT_CLUSTER,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Delete groups without members, and their positions. Asks first on a terminal."""
     output.check_reachable(cluster)
-    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
-        typer.confirm(f"Delete {', '.join(groups)} and all their positions?", abort=True)
+    confirm(f"Delete {', '.join(groups)} and all their positions?", yes=yes)
     output.run(_delete(cluster, groups))
 
 
 async def _delete(cluster: str, ids: Sequence[str]) -> None:
     async with GroupAdmin(cluster) as admin:
-
-        async def forget(group_id: str) -> None:
-            await admin.delete_group(group_id)
-            output.print_line(f"group {group_id} deleted")
-
-        _, errors = await output.each(ids, forget)
-    output.tell_of(errors)
+        await output.delete_each("group", ids, admin.delete_group)
 
 
 async def _places(admin: GroupAdmin, group_id: str, topics: Sequence[str], partitions: Sequence[int]) -> list[TopicPartition]:

@@ -22,7 +22,7 @@ from headgate.broker.cli.command import command
 from headgate.broker.cli.options import DEFAULT_CLUSTER, Cluster, TopicName, bad_option, separator_bytes, split_pairs
 from headgate.broker.cli.record_format import Headers, parse_json
 from headgate.broker.client import Admin, Delivery, Producer
-from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, in_words
 
 COMMAND = "headgate produce"
 READ_BYTES = 1 << 20
@@ -197,9 +197,7 @@ def _open(path: str) -> int:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         return os.open(path, os.O_RDONLY)
     except OSError as error:
-        raise InvalidError(
-            Reason.INVALID_REQUEST, f"file cannot be read: {(error.strerror or str(error)).lower()}. path=`{path}`"
-        ) from error
+        raise InvalidError(Reason.INVALID_REQUEST, f"file cannot be read: {in_words(error)}. path=`{path}`") from error
 
 
 async def _lines(source: int) -> AsyncIterator[list[bytes]]:

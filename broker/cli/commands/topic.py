@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import sys
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ import typer
 from headgate.broker.cli import output
 from headgate.broker.cli.command import command
 from headgate.broker.cli.commands import gate as gate_commands
-from headgate.broker.cli.options import DEFAULT_CLUSTER, INT32_MAX, Cluster, Json, TopicName, TopicNames, named_pairs
+from headgate.broker.cli.options import DEFAULT_CLUSTER, INT32_MAX, Cluster, Json, TopicName, TopicNames, Yes, confirm, named_pairs
 from headgate.broker.client import Admin, Gate, GateAdmin, TopicDescription
 from headgate.broker.client.errors import skip_command
 from headgate.broker.cluster.topic_config import KEYS, Kind
@@ -295,24 +294,17 @@ async def _skip(cluster: str, name: str, partition: int, first: int, last: int, 
 def delete(
     topics: TopicNames,
     cluster: Cluster = DEFAULT_CLUSTER,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Delete topics and their records. Asks first on a terminal."""
     output.check_reachable(cluster)
-    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
-        typer.confirm(f"Delete {', '.join(topics)} and all records in it?", abort=True)
+    confirm(f"Delete {', '.join(topics)} and all records in it?", yes=yes)
     output.run(_delete(cluster, topics))
 
 
 async def _delete(cluster: str, names: Sequence[str]) -> None:
     async with Admin(cluster) as admin:
-
-        async def remove(name: str) -> None:
-            await admin.delete_topic(name)
-            output.print_line(f"topic {name} deleted")
-
-        _, errors = await output.each(names, remove)
-    output.tell_of(errors)
+        await output.delete_each("topic", names, admin.delete_topic)
 
 
 def _as_json(topic_description: TopicDescription, every: bool) -> dict[str, object]:

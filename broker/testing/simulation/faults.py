@@ -138,11 +138,14 @@ class Nemesis:
     def _victim(self) -> Broker | None:
         """A random broker; the leader is chosen more often than others."""
         scene = self._scene
-        alive = self._fleet.alive()
-        leaders = [broker for broker in alive if broker.serving and broker.participant.leader is not None]
+        alive, leaders = self._fleet.alive(), self._leaders()
         if leaders and scene.random.random() < 0.4:
             return scene.random.choice(leaders)
         return scene.random.choice(alive) if alive else None
+
+    def _leaders(self) -> list[Broker]:
+        """The brokers that lead the cluster, or think so."""
+        return [broker for broker in self._fleet.alive() if broker.serving and broker.participant.leader is not None]
 
     async def _round(self) -> None:
         scene, random = self._scene, self._scene.random
@@ -275,15 +278,15 @@ class Nemesis:
         """Cut a lead off from the store and from the leader, and not from its follower. Only the follower can ack its records now,
         or stop it."""
         scene = self._scene
-        serving = [broker for broker in self._fleet.alive() if broker.serving]
-        leader = next((broker for broker in serving if broker.participant.leader is not None), None)
-        if leader is None:
+        if not (leaders := self._leaders()):
             return
+        leader = leaders[0]
         followers = leader.engine.manifest.followers
         followed = [
             broker
-            for broker in serving
-            if broker is not leader
+            for broker in self._fleet.alive()
+            if broker.serving
+            and broker is not leader
             and (follower := followers.get(broker.engine.incarnation_id)) is not None
             and follower.incarnation_id != leader.engine.incarnation_id
         ]
