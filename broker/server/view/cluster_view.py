@@ -205,11 +205,15 @@ class Views:
             topics=await self._topic_rows(shown, leader),
         )
 
+    def expect_reads(self, name: str) -> None:
+        """Called when somebody opens the page of a topic: whoever does that often looks at its messages next. Raises
+        InvalidError(UNKNOWN_TOPIC)."""
+        if self._engine.manifest.has_files(self._engine.topic(name).id):
+            self._engine.history.warm()
+
     async def topic(self, name: str) -> tuple[model.Topic, list[model.Partition]]:
         """One topic, and its first partitions. Raises InvalidError(UNKNOWN_TOPIC)."""
         topic = self._engine.topic(name)
-        if self._engine.manifest.has_files(topic.id):
-            self._engine.history.warm()  # whoever opens the page of a topic often looks at its messages next
         leader, _ = await self._leader.get()
         (row,) = await self._topic_rows([name], leader)
         bounds = await self._bounds([name])

@@ -93,6 +93,7 @@ class Pages:
         if views is None:
             return RedirectResponse("/", 303)
         name = request.path_params["name"]
+        views.expect_reads(name)
         topic, partitions = await views.topic(name)
         readers, who = await views.readers(name), await self.entrance.who(request)
         return HTMLResponse(renderer.part("topic", topic=topic, partitions=partitions, readers=readers, who=who))

@@ -1,6 +1,6 @@
 // Adds the next messages to the page: on request, while a search finds too few, and once a second in a live view. The server makes the
-// HTML; this script fetches the address of the next page and moves its rows here. A busy server asks live views to come less often. Without scripts the links lead there. A page that
-// nobody looks at fetches nothing.
+// HTML; this script fetches the address of the next page and moves its rows here. A busy server asks live views to come less often.
+// Without scripts the links lead there. A page that nobody looks at fetches nothing.
 "use strict";
 
 const LIVE_MS = 1000;
