@@ -246,7 +246,7 @@ class Subscriber:
         reading = self._server_state.read(
             partition, offset, self._response_bytes, self._share, reader, follows_lanes=subscription.request.follows_lanes
         )
-        if self._engine.live_first.is_open or len(self._subscriptions) == 1:
+        if self._engine.live_first.is_open:
             return await reading
         if self._engine.read_tail(partition, offset, 1, reader) is not None:
             return await reading

@@ -350,11 +350,39 @@ async def test_live_records_do_not_wait_for_the_history_of_other_partitions(
     assert await stream.rest() == []
 
 
+async def test_a_partition_that_joins_a_stream_does_not_wait_for_the_history_of_the_first(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await served.create("a", 2)
+    for number in range(2):
+        await served.fill("a", number, batch(b"old"))
+    tail, began = served.engine.read_tail, asyncio.Event()
+    right = ServerState.read
+
+    async def read(state: ServerState, partition: Any, *arguments: Any, **named: Any) -> Any:
+        if partition.number == 0:
+            began.set()
+            await asyncio.Event().wait()
+        return await right(state, partition, *arguments, **named)
+
+    monkeypatch.setattr(ServerState, "read", read)
+    monkeypatch.setattr(served.engine, "read_tail", lambda log, *rest: None if log.number == 0 else tail(log, *rest))
+    served.engine.live_first.bytes_per_s = 1.0
+    served.engine.live_first.served(1000)
+    stream = await subscribed(served, add(0))
+    await stream.read()
+    await asyncio.wait_for(began.wait(), 30)
+    await stream.write(pb.SubscribeRequest(add=[add(1, partition=1)]))
+    assert (await stream.read()).subscription == 1
+    assert offsets(await stream.read()) == [0]
+
+
 async def test_a_read_of_history_that_waits_ends_with_its_subscription(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     await served.create("a", 3)
-    ended = asyncio.Event()
+    began, ended = asyncio.Event(), asyncio.Event()
 
     async def read(*_arguments: Any, **_named: Any) -> Any:
+        began.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -367,6 +395,7 @@ async def test_a_read_of_history_that_waits_ends_with_its_subscription(served: S
     stream = await subscribed(served, add(0), add(1, partition=1))
     for _ in range(2):
         await stream.read()
+    await asyncio.wait_for(began.wait(), 30)
     await stream.write(pb.SubscribeRequest(remove=[0, 1]))
     await asyncio.wait_for(ended.wait(), 30)
     stream.call.cancel()
