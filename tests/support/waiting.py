@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 PATIENCE_S = 90.0
 """Ends a hang, also on a busy machine. No test judges by it."""
@@ -40,6 +40,19 @@ async def until_async(
         assert time.monotonic() < end_s, _failure(what, seconds)
         await asyncio.sleep(pause_s)
     return found
+
+
+async def begun(work: Coroutine[Any, Any, Found]) -> asyncio.Task[Found]:
+    """A task for `work` that has run up to its first wait, however busy the loop is."""
+    waits = asyncio.Event()
+
+    async def run() -> Found:
+        waits.set()  # the caller continues in a later turn, after this one of `work`
+        return await work
+
+    task = asyncio.create_task(run())
+    await waits.wait()
+    return task
 
 
 def _failure(what: str | Callable[[], str], seconds: float) -> str:

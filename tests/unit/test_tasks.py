@@ -11,20 +11,29 @@ import pytest
 
 from headgate.broker.runtime.errors import Reason
 from headgate.broker.runtime.tasks import end_tasks, known, outlast
+from tests.support.waiting import begun, until_async
 
 
 class Work:
-    """A task that takes `turns` of the loop to end once it is cancelled."""
+    """A task that, once it is cancelled, waits for `may_end` and takes `turns` of the loop to end."""
+
+    task: asyncio.Task[None]
 
     def __init__(self, turns: int = 0, error: Exception | None = None) -> None:
         self._turns, self._error = turns, error
+        self.may_end = asyncio.Event()
+        self.may_end.set()
         self.ended = False
-        self.task = asyncio.create_task(self._run())
+
+    async def begin(self) -> Work:
+        self.task = await begun(self._run())
+        return self
 
     async def _run(self) -> None:
         try:
             await asyncio.Event().wait()
         finally:
+            await self.may_end.wait()
             for _ in range(self._turns):
                 await asyncio.sleep(0)
             self.ended = True
@@ -33,8 +42,7 @@ class Work:
 
 
 async def test_all_are_ended_and_what_they_raise_is_not_raised() -> None:
-    some = [Work(), Work(3), Work(1, RuntimeError("on its way out"))]
-    await asyncio.sleep(0)
+    some = [await work.begin() for work in (Work(), Work(3), Work(1, RuntimeError("on its way out")))]
     await end_tasks(one.task for one in some)
     assert [one.ended for one in some] == [True, True, True]
     await end_tasks(one.task for one in some)
@@ -43,24 +51,21 @@ async def test_all_are_ended_and_what_they_raise_is_not_raised() -> None:
 
 @pytest.mark.parametrize("cancellations", [1, 2, 5])
 async def test_a_cancellation_meanwhile_is_put_off(cancellations: int) -> None:
-    work = Work(10)
+    work = await Work().begin()
+    work.may_end.clear()
     done: list[str] = []
 
     async def caller() -> None:
-        try:
-            await asyncio.sleep(0)
-        finally:
-            await end_tasks([work.task])
-            done.append("given back")
-            await asyncio.sleep(0)
-            done.append("never reached")
-
-    task = asyncio.create_task(caller())
-    for _ in range(3):
+        await end_tasks([work.task])
+        done.append("given back")
         await asyncio.sleep(0)
+        done.append("never reached")
+
+    task = await begun(caller())
     for _ in range(cancellations):
         task.cancel()
-        await asyncio.sleep(0)
+        await until_async(lambda: not task.cancelling())
+    work.may_end.set()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert work.ended
@@ -69,8 +74,7 @@ async def test_a_cancellation_meanwhile_is_put_off(cancellations: int) -> None:
 
 async def test_a_deadline_meanwhile_is_a_deadline() -> None:
     loop = asyncio.get_running_loop()
-    work = Work(10)
-    await asyncio.sleep(0)
+    work = await Work(10).begin()
     given_back = False
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(None) as deadline:
@@ -93,16 +97,15 @@ async def test_work_outlasts_its_waiter_and_its_error_is_nobodys_business_then(t
         await going_on.wait()
         raise ValueError
 
-    begun = asyncio.create_task(work())
-    waiting = asyncio.create_task(outlast(begun))
-    await asyncio.sleep(0)
+    working = asyncio.create_task(work())
+    waiting = await begun(outlast(working))
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert not begun.done()
+    assert not working.done()
     going_on.set()
-    await asyncio.wait((begun,))
-    del begun
+    await asyncio.wait((working,))
+    del working
     await asyncio.sleep(0)
     gc.collect()
     assert told == []

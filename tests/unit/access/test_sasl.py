@@ -29,6 +29,7 @@ from headgate.broker.server.access.sasl import Logins, Sasl
 from headgate.broker.server.access.tokens import Tokens
 from tests.support.errors import raises
 from tests.support.examples import examples
+from tests.support.waiting import begun
 
 EVERY_MECHANISM = (*MECHANISMS, "PLAIN", "OAUTHBEARER")
 PASSWORD = "right"
@@ -198,8 +199,7 @@ async def test_plain_that_is_cut_off_wrong_or_for_another_is_refused(message: by
 async def test_a_login_counts_as_failed_until_it_has_worked(password: str, counted: int) -> None:
     client = Client(failed_logins_per_s=1)
     client.sasl.choose("PLAIN")
-    login = asyncio.create_task(client.step(b"\0alice\0" + password.encode()))
-    await asyncio.sleep(0)
+    login = await begun(client.step(b"\0alice\0" + password.encode()))
     assert client.failures.empty_s["10.0.0.1"] - client.now_s == 1, "who does not wait for the answer has caused the work"
     await asyncio.wait((login,))
     assert (login.exception() is not None) == bool(counted)
@@ -209,8 +209,7 @@ async def test_a_login_counts_as_failed_until_it_has_worked(password: str, count
 async def test_a_login_that_the_broker_has_no_time_for_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passwords_module, "SOURCE_MAX", 0)
     client = Client(failed_logins_per_s=1)
-    busy = asyncio.create_task(client.passwords.check("alice", "wrong", "http", "10.0.0.9"))
-    await asyncio.sleep(0)
+    busy = await begun(client.passwords.check("alice", "wrong", "http", "10.0.0.9"))
     client.sasl.choose("PLAIN")
     with pytest.raises(RetryError):
         await client.step(b"\0alice\0wrong")

@@ -28,6 +28,7 @@ from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from tests.support.errors import raises
+from tests.support.waiting import begun
 
 TTL_MS = 60_000
 
@@ -139,8 +140,7 @@ async def test_a_renewal_that_comes_before_the_end_is_durable_wins(store: Memory
     await leader.capacity.open(asks(5))
     clock.advance(TTL_MS)
     # Both commits wait for their turn; the renewal comes first.
-    renewing = asyncio.create_task(leader.capacity.renew("r", None))
-    await asyncio.sleep(0)
+    renewing = await begun(leader.capacity.renew("r", None))
     await leader.settle()
     await renewing
     await leader.settle()

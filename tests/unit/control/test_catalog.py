@@ -23,6 +23,7 @@ from headgate.broker.engine.base.catalog import DeposedError, LocalCatalog
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from tests.support.errors import raises
+from tests.support.waiting import begun
 from tests.unit.engine.world import MortalStore
 
 ME = "a" * 32
@@ -121,8 +122,7 @@ async def test_commits_go_one_after_the_other_and_outlive_their_callers() -> Non
     catalog = RoutedCatalog(ME)
     way = Way(lost)
     catalog.use(way)
-    callers = [asyncio.create_task(catalog.commit(edit(str(number)))) for number in range(3)]
-    await asyncio.sleep(0)
+    callers = [await begun(catalog.commit(edit(str(number)))) for number in range(3)]
     callers[0].cancel()
     await asyncio.wait(callers)
     assert callers[0].cancelled()
@@ -175,8 +175,7 @@ async def test_the_limits_grow_with_the_time_of_a_commit(monkeypatch: pytest.Mon
 
 async def test_a_broker_that_is_over_waits_for_nobody() -> None:
     catalog = RoutedCatalog(ME)
-    waiting = asyncio.create_task(catalog.commit(edit()))
-    await asyncio.sleep(0)
+    waiting = await begun(catalog.commit(edit()))
     catalog.end(FencedError(Reason.FENCED, "over"))
     with pytest.raises(FencedError):
         await waiting

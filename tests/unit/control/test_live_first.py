@@ -12,6 +12,7 @@ from itertools import count
 from headgate.broker.log.records import iter_records
 from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.server.grpc.shares import Share
+from tests.support.waiting import begun
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_lanes import append, flood
 from tests.unit.control.test_one_cluster import create
@@ -33,13 +34,12 @@ async def test_a_read_that_waits_for_its_turn_holds_no_memory(make_world: MakeWo
         assert isinstance(slices, list)
         return [record.offset for part in slices for record in iter_records(part)]
 
-    windows = count()
-    live_first.acks = lambda: (1000 * next(windows), 1.0)  # a producer writes, so the limit stays
+    windows = count(1)
+    live_first.acks = lambda: (1000 * next(windows), 1.0)  # a producer writes in each window, so the limit stays
     live_first.bytes_per_s = 1e9
     async with asyncio.timeout(60):
         async with live_first.turn(READ_BYTES):
-            reads = [asyncio.create_task(read()) for _ in range(20)]
-            await asyncio.sleep(0)
+            reads = [await begun(read()) for _ in range(20)]
             assert state.budget.used_bytes == 0 and not any(one.done() for one in reads)
             share.take(state.budget.limit_bytes)  # answers that the client does not take
         async with live_first.turn(READ_BYTES, reader=1):

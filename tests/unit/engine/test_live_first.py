@@ -14,6 +14,7 @@ import pytest
 
 from headgate.broker.engine.read.live_first import FREE_BYTES_PER_S, QUIET_AGE_S, RECENT_S, WAIT_S_MAX, WINDOW_S, LiveFirst
 from headgate.broker.engine.read.places import Places
+from tests.support.waiting import begun
 
 MIB = 1 << 20
 FLOOR = 16 * MIB
@@ -173,15 +174,13 @@ async def test_a_fetch_whose_wait_ended_keeps_its_place() -> None:
             assert room > 0
             order.append(reader)
 
-    async with asyncio.TaskGroup() as tasks, lead.live.turn(ANSWER, reader=1):
+    async with lead.live.turn(ANSWER, reader=1):
         async with lead.live.turn(ANSWER, 0.01, reader=2) as room:
             assert room == 0, "another reader has the turn"
-        for reader in (3, 4, 2):
-            tasks.create_task(fetch(reader))
-            await asyncio.sleep(0)
-        gone = tasks.create_task(fetch(5))
-        await asyncio.sleep(0)
+        fetches = [await begun(fetch(reader)) for reader in (3, 4, 2)]
+        gone = await begun(fetch(5))
         gone.cancel()
+    await asyncio.gather(*fetches)
     assert order == [2, 3, 4]
 
 
@@ -191,12 +190,11 @@ async def test_a_turn_that_comes_together_with_a_cancellation_is_passed_on(cance
     held = places.place(None)
     await places.take(held)
     numbers = [places.place(None) for _ in range(2)]
-    first, second = (asyncio.create_task(places.take(number)) for number in numbers)
-    await asyncio.sleep(0)
+    first, second = [await begun(places.take(number)) for number in numbers]
     for act in (first.cancel, lambda: places.leave(held)) if cancelled_first else (lambda: places.leave(held), first.cancel):
         act()
     async with asyncio.timeout(5):
-        await second
+        await asyncio.wait((first, second))
     assert first.cancelled() and places.is_taken
     places.leave(numbers[1])
     assert not places.is_taken

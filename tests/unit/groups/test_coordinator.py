@@ -27,7 +27,7 @@ from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, 
 from headgate.broker.store.memory import MemoryStore
 from tests.support import nodes
 from tests.support.errors import raises
-from tests.support.waiting import until_async
+from tests.support.waiting import begun, until_async
 from tests.unit.engine.world import MortalStore
 
 DAY_MS = 86_400_000
@@ -407,11 +407,9 @@ async def test_an_assignment_that_is_too_large_for_a_record_is_refused(broker: B
 
 async def test_whoever_waits_is_told_when_the_broker_closes(broker: Broker) -> None:
     member = await broker.member("g")
-    waiting = asyncio.create_task(broker.join("g"))
-    await asyncio.sleep(0)
+    waiting = await begun(broker.join("g"))
     assert not waiting.done() and await broker.beat("g", member, 1) is Reason.REBALANCE_IN_PROGRESS
-    commit = asyncio.create_task(broker.commit("g", 5, member_id=member, generation=1))
-    await asyncio.sleep(0)
+    commit = await begun(broker.commit("g", 5, member_id=member, generation=1))
     await broker.stop()
     assert (await waiting).error is Reason.NOT_COORDINATOR
     assert await commit == RowsReply((None,)), "the log was flushed, so the position is durable"
@@ -423,8 +421,7 @@ async def test_whoever_waits_is_told_when_the_broker_closes(broker: Broker) -> N
 
 async def test_a_client_that_goes_away_while_it_waits_harms_nobody(broker: Broker) -> None:
     member = await broker.member("g")
-    waiting = asyncio.create_task(broker.join("g"))
-    await asyncio.sleep(0)
+    waiting = await begun(broker.join("g"))
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert (await broker.join("g", member)).generation == 2

@@ -19,6 +19,7 @@ from headgate.broker.store.journal import SNAPSHOT_BYTES_MIN, SNAPSHOT_EDITS_MAX
 from headgate.broker.store.memory import MemoryStore
 from headgate.broker.testing.faults import Fault, FaultStore
 from tests.support.errors import raises
+from tests.support.waiting import begun
 
 PREFIX = "cluster/manifest"
 
@@ -190,8 +191,7 @@ async def test_a_cancelled_append_is_in_doubt(store: MemoryStore) -> None:
     faults = FaultStore(store, sleep=sleep)
     journal = await opened(faults)
     faults.script("put_if_absent", Fault.DELAYED)
-    task = asyncio.create_task(journal.append(b"1"))
-    await asyncio.sleep(0)
+    task = await begun(journal.append(b"1"))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
