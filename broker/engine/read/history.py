@@ -112,6 +112,8 @@ class HistoryReader:
         self.cache = HistoryCache(cache_bytes_max)
         self._small_cache_told_s = -SMALL_CACHE_TOLD_S
         self._encoding: dict[_GroupKey, asyncio.Task[EncodedGroup]] = {}
+        self._wanted: set[_GroupKey] = set()
+        """Those of them for which a reader has asked. The others are made ahead."""
         self._growth = GROWTH
         self._broken: OrderedDict[FileKey, None] = OrderedDict()
         self._closed = False
@@ -271,7 +273,9 @@ class HistoryReader:
             if encoded is not None:
                 self.hits += 1
             else:
-                encoded = await self._shared(self._begin(key, extent, file))
+                encoding = self._begin(key, extent, file)
+                self._wanted.add(key)
+                encoded = await self._shared(encoding)
                 self.cache.get(key, self._now_s())
             if offset < encoded.end:
                 return key, encoded
@@ -282,6 +286,7 @@ class HistoryReader:
             self.misses += 1
             task = self._encoding[key] = asyncio.get_running_loop().create_task(self._encode(key, extent, file))
             task.add_done_callback(partial(ended, self._encoding, key))
+            task.add_done_callback(lambda _: self._wanted.discard(key))
         return task
 
     async def _encode(self, key: _GroupKey, extent: ParquetExtent, file: OpenFile) -> EncodedGroup:
@@ -352,7 +357,7 @@ class HistoryReader:
         if self._closed:
             return
         now_s, dropped = self._now_s(), self.cache.dropped_in_use
-        self.cache.put(key, encoded, now_s)
+        self.cache.put(key, encoded, now_s, is_wanted=key in self._wanted)
         if self.cache.dropped_in_use > dropped and now_s - self._small_cache_told_s >= SMALL_CACHE_TOLD_S:
             self._small_cache_told_s = now_s
             logger.warning(

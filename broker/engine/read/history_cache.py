@@ -3,7 +3,8 @@
 A reader takes a row group in several steps. A group that is dropped between two steps is encoded again for the next one. With
 many partitions at a time, each reader would drop the group that the next one needs, again and again. So the cache drops groups
 in this order: groups that were read to their end, groups to which no reader returned, groups that were made ahead, and last the
-groups that readers are reading. A group that is made ahead replaces no other group.
+groups that readers are reading. A group is made ahead only if there is room for it. If readers take the room before it is
+made, it replaces none that they are reading.
 """
 
 from __future__ import annotations
@@ -91,13 +92,19 @@ class HistoryCache:
             room += next(iter(self._read.values())).size_bytes
         return size_bytes <= room
 
-    def put(self, key: Hashable, group: EncodedGroup, now_s: float) -> None:
-        """Keep a row group, and drop others for it. A group larger than the whole cache is not kept."""
+    def put(self, key: Hashable, group: EncodedGroup, now_s: float, *, is_wanted: bool = True) -> None:
+        """Keep a row group, and drop others for it. A group larger than the whole cache is not kept.
+
+        Args:
+            is_wanted: a reader waits for the group.
+        """
         assert key not in self, "it is not kept yet"
         if group.size_bytes > self.bytes_max:
             self.dropped_in_use += 1
             return
         while self.size_bytes + group.size_bytes > self.bytes_max:
+            if not (is_wanted or self._finished or self._ahead or self._is_left(now_s)):
+                return
             self.size_bytes -= self._drop(now_s).size_bytes
         self._ahead[key] = group
         self.size_bytes += group.size_bytes

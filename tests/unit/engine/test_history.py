@@ -348,6 +348,29 @@ async def test_many_readers_of_a_small_cache(
     assert told.levelname == "WARNING"
 
 
+async def test_what_was_made_ahead_replaces_nothing_that_is_read(store: CountedStore, make_reader: MakeReader) -> None:
+    """The store answers late: another reader has taken the room for which the row group was begun."""
+    records = [Record(BASE + at, at, None, bytes(1000)) for at in range(6_000)]
+    first, second = [
+        await put(store, records, group_bytes=2 << 20, path=f"topics/t/data/partition={number}/g-0-000.parquet")
+        for number in range(2)
+    ]
+    reader = make_reader(cache_bytes_max=5 << 20)
+    for extent in (first, second):
+        await reader.check(extent)
+    (data,) = await reader.read(first, BASE, 1)
+    rows_of_one, gate, requests = reader.encoded_rows, asyncio.Event(), len(store.ranges)
+    store.gate = gate
+    await until_async(lambda: len(store.ranges) > requests)
+    store.gate = None
+    await reader.read(second, BASE, 1)
+    gate.set()
+    await until_async(lambda: reader.encoded_rows == 3 * rows_of_one)
+    await reader.read(first, parse_header(data).next_offset, 1)
+    await reader.read(second, parse_header(data).next_offset, 1)
+    assert (reader.misses, reader.cache.dropped_in_use) == (3, 0)
+
+
 async def test_a_file_at_two_places(store: CountedStore, make_reader: MakeReader) -> None:
     """Offsets come from the reference, so that the cached batches of one place do not serve another."""
     records = rows(50)

@@ -74,6 +74,11 @@ def test_nothing_is_made_ahead_in_the_place_of_what_is_read(cache: HistoryCache)
     assert not cache.has_room(31, IN_USE_S)
     cache.finish("b")
     assert cache.has_room(10, 1.0)
+    cache.put("d", group(), 1.0, is_wanted=False)
+    assert kept(cache, "abcd") == "acd" and cache.get("d", 1.0) is not None
+    cache.put("e", group(), 1.0, is_wanted=False)
+    assert kept(cache, "acde") == "acd", "readers have taken the room meanwhile"
+    assert cache.dropped_in_use == 0
     cache.clear()
     assert kept(cache, "abc") == ""
     assert cache.has_room(30, 1.0)
