@@ -59,6 +59,8 @@ class _Asked:
     """What its edits touch. None: anything, so it goes alone."""
     is_over: bool = False
     """True: it was sent with another commit."""
+    gave_up: bool = False
+    """True: its caller has received an error, because its time was over."""
     error: HeadgateError | None = None
 
 
@@ -116,6 +118,7 @@ class RoutedCatalog:
                 await self._lock.acquire()
         except TimeoutError as error:
             self._forget(asked)
+            asked.gave_up = True
             raise RetryError(Reason.NOT_READY, "earlier changes of this broker still wait for the leader") from error
         try:
             self._forget(asked)
@@ -140,6 +143,7 @@ class RoutedCatalog:
                 asked.error = error
                 return
             # One of them does not fit, and the leader does not say which. They had no effect: each goes alone.
+            joined = [request for request in joined if not request.gave_up]
             self._waiting.extendleft(reversed(joined))
             asked.touches = None
             for request in joined:

@@ -23,7 +23,7 @@ from headgate.broker.engine.base.catalog import DeposedError, LocalCatalog
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from tests.support.errors import raises
-from tests.support.waiting import begun
+from tests.support.waiting import begun, until_async
 from tests.unit.engine.world import MortalStore
 
 ME = "a" * 32
@@ -157,6 +157,44 @@ async def test_of_commits_that_went_together_only_the_wrong_one_is_refused() -> 
     way.answers = [None, over]
     ended = await asyncio.gather(*(catalog.commit(seal(number)) for number in range(4)), return_exceptions=True)
     assert ended == [None, over, over, over]
+
+
+class SlowWay(Way):
+    """A leader whose answers the test lets come."""
+
+    def __init__(self, *answers: HeadgateError | None) -> None:
+        super().__init__(*answers)
+        self.asked = 0
+        self.come = asyncio.Semaphore(0)
+
+    async def commit(self, edits: Sequence[Edit]) -> None:
+        self.asked += 1
+        await self.come.acquire()
+        await super().commit(edits)
+
+
+async def test_a_commit_that_gave_up_while_it_went_with_another_keeps_none_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = RoutedCatalog(ME)
+    way = SlowWay(None, InvalidError(Reason.INVALID_REQUEST, "sealed already"))
+    catalog.use(way)
+    first = await begun(catalog.commit(seal(0)))
+    await until_async(lambda: way.asked == 1)
+    monkeypatch.setattr(module, "COMMIT_TIMEOUT_S", 0.2)
+    together = [await begun(catalog.commit(seal(number))) for number in (1, 2)]
+    way.come.release()
+    await first
+    with raises(RetryError, Reason.NOT_READY):
+        await together[1]
+    monkeypatch.setattr(module, "COMMIT_TIMEOUT_S", 3600.0)
+    for _ in range(2):  # for both together, and for the first of them alone
+        way.come.release()
+    await together[0]
+    way.sent.clear()
+    later = [await begun(catalog.commit(seal(number))) for number in range(4)]
+    for _ in later:
+        way.come.release()
+    await asyncio.gather(*later)
+    assert way.sent == [1, 3]
 
 
 async def test_the_limits_grow_with_the_time_of_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
