@@ -21,7 +21,7 @@ from headgate.broker.engine.base import keys
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, BrokerProcess
-from tests.support.cluster import Brokers, Clients
+from tests.support.cluster import PATIENT, Brokers, Clients
 from tests.support.s3_proxy import S3Proxy
 from tests.support.s3_server import S3Server
 from tests.support.skewed_broker import set_clock, use_clock
@@ -35,7 +35,7 @@ Report = Callable[[str], None]
 def refused(broker: BrokerProcess) -> tuple[int, str]:
     """Start a broker that must refuse to run. Returns its exit code and its last line."""
     broker.spawn()
-    code = broker.wait_exit(60)
+    code = broker.wait_exit()
     return code, broker.output().strip().splitlines()[-1]
 
 
@@ -46,16 +46,15 @@ def members(brokers: Brokers) -> dict[int, str]:
 
 def difference_s(broker: BrokerProcess) -> float:
     """The difference between a broker's clock and another one, in seconds, as its metric shows it."""
-    with urlopen(f"http://{HOST}:{broker.http_port}/metrics", timeout=10) as response:
+    with urlopen(f"http://{HOST}:{broker.http_port}/metrics", timeout=60) as response:
         (line,) = [line for line in response.read().decode().splitlines() if line.startswith("headgate_clock_difference_seconds")]
     return float(line.split()[-1])
 
 
-@pytest.mark.timeout(120)
 def test_brokers_that_do_not_belong_here(make_broker: BrokerFactory, tmp_path: Path) -> None:
     """A second cluster at the same place, and a broker with a used number, are refused, and the running clients notice nothing."""
     store = tmp_path / "store"
-    brokers = Brokers(make_broker, store, env={"HEADGATE_CLUSTER_NAME": "ours"}, count=2)
+    brokers = Brokers(make_broker, store, env={**PATIENT, "HEADGATE_CLUSTER_NAME": "ours"}, count=2)
     brokers.start()
     create_topic(brokers.bootstrap, "t", PARTITIONS)
     before = members(brokers)
@@ -72,7 +71,6 @@ def test_brokers_that_do_not_belong_here(make_broker: BrokerFactory, tmp_path: P
     assert members(brokers) == before
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", ["store", "lease", "manifest"])
 def test_an_older_broker(make_broker: BrokerFactory, tmp_path: Path, what: str) -> None:
     """A broker that finds files of a newer version says so and changes nothing."""
@@ -97,10 +95,10 @@ def test_an_older_broker(make_broker: BrokerFactory, tmp_path: Path, what: str) 
     assert {file: file.read_bytes() for file in store.rglob("*") if file.is_file() and file in files} == files
 
 
-@pytest.mark.timeout(120)
 def test_a_clock_that_jumps(make_broker: BrokerFactory, tmp_path: Path) -> None:
     """One broker's wall clock, also the leader's, jumps by an hour, ahead and back: no broker is lost, no request waits."""
-    brokers = Brokers(make_broker, tmp_path / "store")
+    patience = {"HEADGATE_CLUSTER_MEMBER_TIMEOUT_MS": "30s"}  # on a busy machine no broker may count as lost
+    brokers = Brokers(make_broker, tmp_path / "store", env=patience)
     clocks = [tmp_path / f"clock-{number}" for number in range(len(brokers.all))]
     for broker, clock in zip(brokers.all, clocks, strict=True):
         use_clock(broker, clock)
@@ -173,7 +171,6 @@ def store_in_trouble(make: BrokerFactory, s3: S3Server, report: Report, how: str
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["failed", "slow", "slow, and the leader dies"])
 def test_a_store_in_trouble_for_long(make_broker: BrokerFactory, s3_server: S3Server, report: Report, how: str) -> None:
     store_in_trouble(make_broker, s3_server, report, how, 30)

@@ -21,16 +21,15 @@ from tests.e2e.hostile import connect, produce
 from tests.support.batches import patched
 from tests.support.broker_process import HOST
 from tests.support.clients.all import CLIENTS
-from tests.support.cluster import Brokers
+from tests.support.cluster import PATIENT, Brokers
 from tests.support.poison import GOOD, POISON
 from tests.support.waiting import until
 
 READERS = ("confluent", "aiokafka", "kafka-python")
 
 
-@pytest.mark.timeout(120)
 def test_a_skip_holds_on_every_lead(make_broker: BrokerFactory, tmp_path: Path) -> None:
-    brokers = Brokers(make_broker, tmp_path / "store")
+    brokers = Brokers(make_broker, tmp_path / "store", env=PATIENT)
     brokers.start()
     create_topic(brokers.bootstrap, "t", 1, headgate_check_records="header")
     until(lambda: brokers.leads("t").get(0) in (1, 2, 3), "the partition is led")

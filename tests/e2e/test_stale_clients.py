@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
@@ -19,7 +18,7 @@ from tests.conftest import BrokerFactory
 from tests.support import oracle
 from tests.support.batches import batch
 from tests.support.broker_process import HOST
-from tests.support.cluster import Brokers
+from tests.support.cluster import PATIENT, Brokers
 from tests.support.waiting import until
 from tests.support.wire import RawConnection
 
@@ -27,10 +26,8 @@ HANG_S = 60.0
 Order = control_pb2.ReshardRequest
 
 
-@pytest.mark.timeout(120)
 def test_who_looks_for_offsets_at_a_former_lead_comes_to_the_lead(make_broker: BrokerFactory, tmp_path: Path) -> None:
-    patience = {"HEADGATE_CLUSTER_MEMBER_TIMEOUT_MS": "30s", "HEADGATE_CLUSTER_LEASE_TTL_MS": "30s"}
-    brokers = Brokers(make_broker, tmp_path / "store", env=patience)
+    brokers = Brokers(make_broker, tmp_path / "store", env=PATIENT)
     brokers.start()
     create_topic(brokers.bootstrap, "t", 1)
     home = brokers.leads("t")[0]

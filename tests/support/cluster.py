@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 from headgate.broker.wire.grpc.methods import methods
+from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
@@ -39,6 +40,13 @@ LOOK_AGAIN = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILAB
 """Answers after which a client looks for the partition's lead and asks again. Right after a fault any broker may give them, and
 librdkafka's ListOffsets hands them to its caller."""
 CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
+PATIENT = {
+    "HEADGATE_CLUSTER_MEMBER_TIMEOUT_MS": "30s",
+    "HEADGATE_CLUSTER_LEASE_TTL_MS": "30s",
+    "HEADGATE_CLUSTER_MERGE_AFTER_MS": "1h",
+}
+"""Settings for tests whose brokers never hang: on a busy machine no living broker counts as lost, and the leader merges no idle
+segments. A killed broker is noticed at once."""
 
 
 HOUR_S = 3600
@@ -91,6 +99,7 @@ class Brokers:
                 broker.spawn()
         for broker in self.all:
             broker.wait_serving(PATIENCE_S)
+            broker.wait_ready(PATIENCE_S)
         until(lambda: len(self.metadata().brokers) == len(self.all), "all brokers are known")
 
     @property
@@ -121,6 +130,20 @@ class Brokers:
 
         until(is_known, f"the topic `{topic}` is known")
         return {number: partition.leader for number, partition in told.partitions.items()}
+
+    def spread(self, topic: str, partitions: int) -> None:
+        """Create a topic of which each broker leads a part, and each knows that."""
+
+        def is_spread() -> bool:
+            create_topic(self.bootstrap, topic, partitions)
+            told = [self.leads(topic, broker.bootstrap) for broker in self.all]
+            if set(told[0].values()) == set(range(1, len(self.all) + 1)) and all(one == told[0] for one in told):
+                return True
+            AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).delete_topics([topic])[topic].result(PATIENCE_S)
+            return False
+
+        # A broker that is busier than the others from its start gets no partition of a new topic.
+        until(is_spread, "a new topic is divided among all brokers")
 
     def control(self, method: str, request: Any) -> Any:
         """Call the leader's `Control` service."""
