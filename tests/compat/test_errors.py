@@ -40,13 +40,13 @@ class Broker:
     port: int
 
     def call(self, api_key: int, version: int, values: dict[str, Any]) -> Any:
-        with RawConnection(self.host, self.port, timeout_s=10) as connection:
+        with RawConnection(self.host, self.port, timeout_s=60) as connection:
             return oracle.call(connection, api_key, version, values)
 
     def produce(self, topic: str, records: bytes | None, *, partition: int = 0) -> tuple[int, int]:
         """(error code, base offset)."""
         data = {"name": topic, "partition_data": ({"index": partition, "records": records},)}
-        answer = self.call(oracle.PRODUCE, 9, {"acks": -1, "timeout": 10_000, "topic_data": (data,)})
+        answer = self.call(oracle.PRODUCE, 9, {"acks": -1, "timeout": 60_000, "topic_data": (data,)})
         one = answer.responses[0].partition_responses[0]
         return int(one.error_code), one.base_offset
 

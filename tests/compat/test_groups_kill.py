@@ -37,7 +37,7 @@ class Writer:
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 5,
-                "message.timeout.ms": 60_000,
+                "message.timeout.ms": 90_000,
                 **QUICK_RECONNECT,
             }
         )
@@ -56,7 +56,7 @@ class Writer:
         self.ends[partition] = max(self.ends[partition], offset + 1)
 
     def flush(self) -> None:
-        assert self._producer.flush(60) == 0, "records are not acked"
+        assert self._producer.flush(90) == 0, "records are not acked"
 
 
 @dataclass(frozen=True)

@@ -37,14 +37,14 @@ def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> s
     future = admin.create_topics(
         [NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})]
     )
-    future[name].result(30)
+    future[name].result(60)
     # Apache Kafka answers CreateTopics before the partitions serve; clients then write a whole request twice.
     deadline = time.monotonic() + 60
     wanted = {TopicPartition(name, partition): OffsetSpec.latest() for partition in range(partitions)}
     while True:
         try:
             for answer in admin.list_offsets(wanted, request_timeout=30).values():
-                answer.result(30)
+                answer.result(60)
         except KafkaException:
             assert time.monotonic() < deadline, f"a new topic does not serve. topic=`{name}`"
             time.sleep(0.02)

@@ -20,7 +20,7 @@ def connect(broker: BrokerProcess, timeout_s: float = 60.0) -> RawConnection:
 def produce(connection: RawConnection, topic: str, records: bytes, partition: int = 0) -> int:
     """Write one batch with acks=all and return its base offset."""
     data = {"name": topic, "partition_data": ({"index": partition, "records": records},)}
-    answer = oracle.call(connection, oracle.PRODUCE, 9, {"acks": -1, "timeout": 10_000, "topic_data": (data,)})
+    answer = oracle.call(connection, oracle.PRODUCE, 9, {"acks": -1, "timeout": 60_000, "topic_data": (data,)})
     one = answer.responses[0].partition_responses[0]
     assert one.error_code == 0, one
     return int(one.base_offset)

@@ -46,8 +46,6 @@ FAST = {"HEADGATE_GATE_FILE_GRACE_MS": "1000", "HEADGATE_OFFLINE_CHECK_INTERVAL_
 VIEW = {"history.fold": "never", "offline.after.ms": "0"}
 """A topic whose adopted files are folded as soon as it may."""
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def write(path: Path, *, files: int = FILES, rows: int = ROWS, together: bool = False, width: int = 40) -> Path:
     """Files that follow one another in time, each row with a time of its own; `together`: each has the whole time. `width`: bytes
@@ -336,7 +334,7 @@ def test_a_flood_that_ends_early_leaves_nothing(broker: BrokerProcess, tmp_path:
     ) as process:  # fmt: skip
         read_until(process, "opening")
         until(lambda: len(pins(broker)) > len(before) or process.poll() is not None, "files are adopted", pause_s=0.001)
-        os.kill(process.pid, number)
+        process.send_signal(number)
         process.communicate(timeout=TIMEOUT_S)
     if number is signal.SIGKILL:
         # Another run takes the gate over, and adds each record once.

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")  # grpc.aio has one polle
 SEED = int(os.environ.get("HEADGATE_GATES_SEED", time.time_ns() % 1_000_000))
 ROUNDS = int(os.environ.get("HEADGATE_GATES_ROUNDS", "3"))
 PARTITIONS = 6
-PATIENCE_S = 60.0
+PATIENCE_S = 90.0
 """Ends a hang; no test judges by it."""
 
 _T = TypeVar("_T")
@@ -92,7 +92,6 @@ def judge(reader: Reader, log: Log, later: list[Gate]) -> list[str]:
     return check_reader(type(reader).__name__, reader.seen, wanted)
 
 
-@pytest.mark.timeout(300)
 async def test_gates_through_kills(make_broker: BrokerFactory, tmp_path: Path, report: Callable[[str], None]) -> None:
     draw = random.Random(SEED)
     report(f"gates through kills: HEADGATE_GATES_SEED={SEED}")

@@ -243,13 +243,13 @@ async def test_wrong_types_and_random_messages(broker: BrokerProcess) -> None:
                 for message in messages:
                     try:
                         if method.client_streaming:
-                            stream = channel.stream_stream(path)(timeout=20)
+                            stream = channel.stream_stream(path)(timeout=PATIENCE_S)
                             await stream.write(message)
                             await stream.done_writing()
                             while await stream.read() is not grpc.aio.EOF:
                                 pass
                         else:
-                            await channel.unary_unary(path)(message, timeout=20)
+                            await channel.unary_unary(path)(message, timeout=PATIENCE_S)
                     except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
                         if isinstance(error, grpc.aio.AioRpcError):
                             codes.add(error.code())

@@ -33,6 +33,8 @@ from tests.support.wire import ClosedByPeer, RawConnection
 NONE, STORAGE_ERROR, REQUEST_TIMED_OUT = 0, 56, 7
 TOPIC = "disk"
 VALUE_BYTES = 100_000
+STUCK_MS = 3_000
+"""Time after which a record counts as one that a disk in trouble does not take."""
 SMALL_CHUNKS = {"HEADGATE_WAL_CHUNK_BYTES": "1MiB"}
 
 
@@ -44,14 +46,18 @@ class Ledger:
         self.acked: dict[int, int] = {}
         self._number = 0
 
-    def write(self) -> int | None:
-        """Write one record. Returns the error code, or None when the connection ended without an answer."""
+    def write(self, timeout_ms: int = 60_000) -> int | None:
+        """Write one record. Returns the error code, or None when the connection ended without an answer.
+
+        Args:
+            timeout_ms: after this time the broker answers REQUEST_TIMED_OUT.
+        """
         self._number += 1
         value = b"%08d" % self._number + b"x" * VALUE_BYTES
         data = {"name": TOPIC, "partition_data": ({"index": 0, "records": batch([value])},)}
         try:
-            with connect(self.broker, timeout_s=60) as connection:
-                answer = oracle.call(connection, oracle.PRODUCE, 9, {"acks": -1, "timeout": 3_000, "topic_data": (data,)})
+            with connect(self.broker, timeout_s=90) as connection:
+                answer = oracle.call(connection, oracle.PRODUCE, 9, {"acks": -1, "timeout": timeout_ms, "topic_data": (data,)})
         except (ClosedByPeer, ConnectionError):
             return None
         one = answer.responses[0].partition_responses[0]
@@ -62,7 +68,7 @@ class Ledger:
     def write_until(self, wanted: Callable[[int | None], bool], patience_s: float = 60.0) -> int | None:
         """Write until an answer is among the wanted ones."""
         deadline = time.monotonic() + patience_s
-        while not wanted(code := self.write()):
+        while not wanted(code := self.write(STUCK_MS)):
             assert time.monotonic() < deadline, f"still answered with `{code}`\n{self.broker.log_tail()}"
             if code != NONE:
                 time.sleep(0.05)
@@ -193,7 +199,7 @@ def test_a_directory_that_is_moved_away(make_broker: BrokerFactory, tmp_path: Pa
     store.rename(elsewhere)
     for _ in range(30):
         if broker.running:
-            ledger.write()
+            ledger.write(STUCK_MS)
     if broker.running:
         broker.kill()
     else:
@@ -220,7 +226,7 @@ def test_a_directory_that_is_deleted(make_broker: BrokerFactory, tmp_path: Path)
         shutil.rmtree(store, ignore_errors=True)
     # The open chunk may take records that fit in it; the next chunk cannot be created.
     deadline = time.monotonic() + 60
-    while broker.running and ledger.write() == NONE:
+    while broker.running and ledger.write(STUCK_MS) == NONE:
         assert time.monotonic() < deadline
         assert len(ledger.acked) < 200, "writes are acked into a store that is gone"
     if not broker.running:

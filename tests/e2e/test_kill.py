@@ -20,7 +20,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -260,36 +260,24 @@ def test_clients_that_are_given_up_end_without_a_broker(make_broker: BrokerFacto
 
 def test_a_long_poll_does_not_hold_up_sigterm(make_broker: BrokerFactory) -> None:
     """When the broker is told to stop, it answers or closes fetches that wait for records, and does not wait for them."""
-    broker = make_broker()
+    broker = make_broker(env={"HEADGATE_FETCH_WAIT_MAX_MS": "600s"})
     broker.start()
     topic = create_topic(broker.bootstrap, TOPIC, 1)
-    answers: list[object] = []
-
-    def wait_for_records() -> None:
-        part = {
-            "partition": 0,
-            "fetch_offset": 0,
-            "partition_max_bytes": 1 << 20,
-            "current_leader_epoch": -1,
-            "log_start_offset": -1,
-        }
-        values = {"replica_id": -1, "max_wait": 25_000, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1}
-        with RawConnection(HOST, broker.kafka_port, timeout_s=60) as connection:
-            try:
-                answers.append(
-                    oracle.call(connection, oracle.FETCH, 11, {**values, "topics": ({"topic": topic, "partitions": (part,)},)})
-                )
-            except ClosedByPeer as error:
-                answers.append(error)
-
-    waiting = [threading.Thread(target=wait_for_records) for _ in range(10)]
-    for thread in waiting:
-        thread.start()
-    time.sleep(0.3)
-    assert broker.terminate(timeout_s=20) == 0
-    for thread in waiting:
-        thread.join(PATIENCE_S)
-    assert len(answers) == len(waiting)
+    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1, "log_start_offset": -1}
+    values = {"replica_id": -1, "max_wait": 600_000, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1}
+    fetch = oracle.encode(oracle.FETCH, 11, {**values, "topics": ({"topic": topic, "partitions": (part,)},)})
+    with ExitStack() as opened:
+        waiting = [opened.enter_context(RawConnection(HOST, broker.kafka_port, timeout_s=PATIENCE_S)) for _ in range(10)]
+        for connection in waiting:
+            oracle.call(connection, oracle.METADATA, 12, {"topics": None})
+            connection.send_request(oracle.FETCH, 11, fetch)
+        with RawConnection(HOST, broker.kafka_port, timeout_s=PATIENCE_S) as other:
+            for _ in range(2):  # the broker's loop has then read what came before
+                oracle.call(other, oracle.METADATA, 12, {"topics": None})
+        assert broker.terminate() == 0
+        for connection in waiting:
+            with suppress(ClosedByPeer):
+                connection.receive_frame()
 
 
 def test_a_broker_that_ends_is_named_in_its_last_answer(make_broker: BrokerFactory) -> None:
@@ -298,16 +286,18 @@ def test_a_broker_that_ends_is_named_in_its_last_answer(make_broker: BrokerFacto
     broker.start()
     create_topic(broker.bootstrap, TOPIC, 1)
     brokers: list[int] = []
+    connected: set[int] = set()
 
     def ask() -> None:
         with RawConnection(HOST, broker.kafka_port, timeout_s=60) as connection, suppress(ClosedByPeer, ConnectionError):
             while True:
                 brokers.append(len(oracle.call(connection, oracle.METADATA, 12, {"topics": None}).brokers))
+                connected.add(threading.get_ident())
 
     asking = [threading.Thread(target=ask) for _ in range(4)]
     for thread in asking:
         thread.start()
-    time.sleep(0.3)
+    until(lambda: len(connected) == len(asking), "all clients ask")
     assert broker.terminate() == 0
     for thread in asking:
         thread.join(PATIENCE_S)

@@ -29,7 +29,6 @@ MIB = 1 << 20
 UNWRITTEN = "history_cache_unwritten"
 
 
-@pytest.mark.timeout(300)
 async def test_a_full_cache_disk(make_broker: BrokerFactory, tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", 12 * MIB) as disk:
         cache = disk / "cache"
@@ -43,8 +42,8 @@ async def test_a_full_cache_disk(make_broker: BrokerFactory, tmp_path: Path) -> 
         least = sum(len(value) for rows in log.values() for _, value in rows)
         assert least > 3 * 12 * MIB
 
-        def replay() -> None:
-            """Two consumers that follow the lead to its lane, and kafka-python, which returns to the lead."""
+        def at_lane() -> bool:
+            """Whether the lane serves two consumers that follow the lead there, beside kafka-python, which returns to the lead."""
             ours = ",".join(f"{HOST}:{one.grpc_port}" for one in brokers.all)
             kinds = {ConfluentReader: brokers.bootstrap, KafkaPythonReader: brokers.bootstrap, NativeReader: ours}
             readers = [kind(place, "t", PARTITIONS) for kind, place in kinds.items()]
@@ -52,7 +51,11 @@ async def test_a_full_cache_disk(make_broker: BrokerFactory, tmp_path: Path) -> 
             for reader in readers:
                 reader.start()
             assert not judge(readers, log)
-            assert metric(lane, HISTORY_OUT) - before >= least / 2, "the lane serves its readers"
+            return metric(lane, HISTORY_OUT) - before >= least / 2
+
+        def replay() -> None:
+            # Not at once on a busy machine: for a lane that is silent for two seconds, leads serve.
+            until(at_lane, "the lane serves its readers")
 
         await asyncio.to_thread(replay)
         assert UNWRITTEN in lane.output(), "the disk was full"
@@ -61,9 +64,8 @@ async def test_a_full_cache_disk(make_broker: BrokerFactory, tmp_path: Path) -> 
         await asyncio.to_thread(replay)
 
         ballast = fill_disk(disk)
-        assert await asyncio.to_thread(lane.terminate, 60) == 0
-        lane.spawn()
-        lane.wait_serving(60)
+        assert await asyncio.to_thread(lane.terminate) == 0
+        lane.start()
         until(lambda: all(metric(one, "headgate_cluster_lanes") for one in brokers.all), "all brokers know the lane")
         told = lane.output().count(UNWRITTEN)
         await asyncio.to_thread(replay)

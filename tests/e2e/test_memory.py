@@ -97,7 +97,7 @@ def test_records_that_are_deleted_leave_memory(
 def fill_with(broker: BrokerProcess, topic: str, total_bytes: int, value_bytes: int) -> None:
     """Write one-record batches to partition 0."""
     data = {"name": topic, "partition_data": ({"index": 0, "records": batch([b"x" * value_bytes])},)}
-    body = oracle.encode(oracle.PRODUCE, 9, {"acks": -1, "timeout": 10_000, "topic_data": (data,)})
+    body = oracle.encode(oracle.PRODUCE, 9, {"acks": -1, "timeout": 60_000, "topic_data": (data,)})
     lot = max(1, MIB // value_bytes)
     with connect(broker) as connection:
         frame = framed(request_header(oracle.PRODUCE, 9, 1, flexible=True) + body)
@@ -183,7 +183,7 @@ def test_answers_that_nobody_takes_pin_little_more_than_they_are(make_broker: Br
         records = batch([b"x" * 20_000])
         parts = tuple({"index": number, "records": records} for number in range(8))
         data = {"name": topic, "partition_data": parts}
-        body = oracle.encode(oracle.PRODUCE, 9, {"acks": -1, "timeout": 10_000, "topic_data": (data,)})
+        body = oracle.encode(oracle.PRODUCE, 9, {"acks": -1, "timeout": 60_000, "topic_data": (data,)})
         frame = framed(request_header(oracle.PRODUCE, 9, 1, flexible=True) + body)
         for _ in range(total_bytes // (80 * 20_000)):
             connection.send(frame * 10)

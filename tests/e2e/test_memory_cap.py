@@ -36,7 +36,7 @@ from tests.support.wire import ClosedByPeer, RawConnection
 
 SEED = int(os.environ.get("HEADGATE_MEMORY_SEED", time.time_ns() % 1_000_000))
 ROUNDS = int(os.environ.get("HEADGATE_MEMORY_ROUNDS", "3"))
-PATIENCE_S = 60.0
+PATIENCE_S = 90.0
 """Ends a hang; no test judges by it."""
 STACK_BYTES = 8 << 20
 """Stack size of a thread on Linux. A cap just above it lets a thread start, and leaves no memory for its work."""
@@ -56,11 +56,11 @@ def produce(broker: BrokerProcess, topic: str, value: bytes, timeout_s: float) -
     return False
 
 
-def fetch(broker: BrokerProcess, topic: str) -> bool:
+def fetch(broker: BrokerProcess, topic: str, timeout_s: float) -> bool:
     """Whether a fetch was answered."""
     part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 8 << 20, "current_leader_epoch": -1, "log_start_offset": -1}
     values = {"replica_id": -1, "max_wait": 100, "min_bytes": 1, "max_bytes": 8 << 20, "session_epoch": -1}
-    with suppress(OSError, ClosedByPeer), RawConnection(HOST, broker.kafka_port, timeout_s=2) as connection:
+    with suppress(OSError, ClosedByPeer), RawConnection(HOST, broker.kafka_port, timeout_s=timeout_s) as connection:
         oracle.call(connection, oracle.FETCH, 11, {**values, "topics": ({"topic": topic, "partitions": (part,)},)})
         return True
     return False
@@ -85,7 +85,7 @@ def load(broker: BrokerProcess, topic: str, draw: random.Random) -> Iterator[Non
     calls: list[Callable[[], object]] = [
         lambda: produce(broker, topic, b"small", 2),
         lambda: produce(broker, topic, large, 2),
-        lambda: fetch(broker, topic),
+        lambda: fetch(broker, topic, 2),
         lambda: create(broker),
     ]
     threads = [threading.Thread(target=again, args=(call,)) for call in calls]
@@ -152,16 +152,15 @@ def test_a_broker_without_memory_at_one_place(make_broker: BrokerFactory, tmp_pa
     broker.entry = ("tests.support.short_of_memory", place, str(full))
     broker.start()
     topic = create_topic(broker.bootstrap, "short", 1)
-    assert produce(broker, topic, b"first", 30)
-    broker.wait_ready()
+    assert produce(broker, topic, b"first", PATIENCE_S)
     full.touch()
     # The frame of the larger one does not fit into its first buffer.
     large = bytes(2 * FRAME_BYTES_FIRST if place == "growing" else 512 << 10)
     if place in REQUESTS_OWN:
         for _ in range(3):
-            assert not (fetch(broker, topic) if place == "fetch" else produce(broker, topic, large, 30))
+            assert not (fetch(broker, topic, PATIENCE_S) if place == "fetch" else produce(broker, topic, large, PATIENCE_S))
         full.unlink()
-        assert produce(broker, topic, large, 30) and fetch(broker, topic)
+        assert produce(broker, topic, large, PATIENCE_S) and fetch(broker, topic, PATIENCE_S)
         assert broker.output().count("out_of_memory") == 3
         broker.check_alive()
         return

@@ -234,7 +234,7 @@ class Live:
             producer.produce(self.topic, b"%d" % number, on_delivery=delivered)
             number += 1
             producer.poll(0.002)
-        assert producer.flush(30) == 0
+        assert producer.flush(90) == 0
 
     def _read(self) -> None:
         consumer = Consumer(

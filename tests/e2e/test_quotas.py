@@ -30,8 +30,8 @@ TOPIC = "limited"
 DESCRIBE_QUOTAS, ALTER_QUOTAS = 48, 49
 INVALID_REQUEST, UNSUPPORTED_VERSION = 42, 35
 BYTES = 50_000
-RATE = 10_000.0
-"""Bytes per second: a request of BYTES takes 4 s too much, whatever the speed of the machine."""
+RATE = 1_000.0
+"""Bytes per second: a request of BYTES takes 49 s too much, whatever the speed of the machine. No test waits that long."""
 
 
 @pytest.fixture(scope="module")
@@ -91,14 +91,14 @@ def test_a_producer_is_answered_at_once_and_then_not_read(broker: BrokerProcess,
     assert _alter(broker, {"client-id": client}, producer_byte_rate=RATE) == (0, "")
     with _connect(broker) as connection:
         first = _call(connection, client, oracle.PRODUCE, version, _produce())
-        assert 3_000 < _throttle_ms(first) < 6_000
+        assert 45_000 < _throttle_ms(first) < 51_000
         connection.send_request(oracle.PRODUCE, version, oracle.encode(oracle.PRODUCE, version, _produce()),
                                 flexible=oracle.is_flexible(oracle.PRODUCE, version), client_id=client)  # fmt: skip
         connection.socket.settimeout(0.3)
         with pytest.raises(TimeoutError):  # muted
             connection.receive_frame()
         # Another connection of the same client is muted after its first request, too; another client is not.
-        assert _throttle_ms(_once(broker, client, oracle.PRODUCE, version, _produce())) > 6_000
+        assert _throttle_ms(_once(broker, client, oracle.PRODUCE, version, _produce())) > 60_000
         assert _throttle_ms(_once(broker, "another", oracle.PRODUCE, version, _produce())) == 0
         # A quota that is gone throttles nobody any more.
         assert _alter(broker, {"client-id": client}, producer_byte_rate=None) == (0, "")
@@ -118,7 +118,7 @@ def test_a_consumer_gets_its_records_then_nothing_until_it_has_waited(broker: Br
     request = {**request, "topics": ({**row, "topic_id": topic_id},)}
     with _connect(broker) as one, _connect(broker) as other:
         first = _call(one, client, oracle.FETCH, version, request)
-        assert _throttle_ms(first) > 2_000 and _records(first)
+        assert _throttle_ms(first) > 40_000 and _records(first)
         second = _call(other, client, oracle.FETCH, version, request)
         assert _throttle_ms(second) > 0 and not second.responses, "a client that must wait gets nothing"
         assert _throttle_ms(_once(broker, "another", oracle.FETCH, version, request)) == 0
@@ -211,10 +211,8 @@ def test_a_filter_selects_quotas(broker: BrokerProcess, version: int) -> None:
 
 def test_operators_set_quotas_and_see_whose_clients_wait(broker: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
     place = ["--cluster", f"{HOST}:{broker.grpc_port}"]
-    assert (
-        app.run(["quota", "set", "producer_byte_rate=10KiB", "consumer_byte_rate=5000", "--client-id", "librdkafka", *place]) == 0
-    )
-    assert "10.0 KiB/s" in capsys.readouterr().out
+    assert app.run(["quota", "set", "producer_byte_rate=1KiB", "consumer_byte_rate=5000", "--client-id", "librdkafka", *place]) == 0
+    assert "1.0 KiB/s" in capsys.readouterr().out
     waits: list[int] = []
     producer = Producer(
         {
@@ -229,11 +227,11 @@ def test_operators_set_quotas_and_see_whose_clients_wait(broker: BrokerProcess, 
         producer.poll(0.05)
     assert waits[0] > 2
     assert app.run(["status", *place]) == 0
-    assert "client id librdkafka waits: producer_byte_rate is 10.0 KiB/s" in capsys.readouterr().out
+    assert "client id librdkafka waits: producer_byte_rate is 1.0 KiB/s" in capsys.readouterr().out
     assert _metric(broker, 'headgate_quota_throttled_bool{client_id="librdkafka"') == 1
     assert app.run(["quota", "list", "--json", *place]) == 0
     assert json.loads(capsys.readouterr().out) == [
-        {"user": None, "client_id": "librdkafka", "values": {"producer_byte_rate": 10240.0, "consumer_byte_rate": 5000.0}}
+        {"user": None, "client_id": "librdkafka", "values": {"producer_byte_rate": 1024.0, "consumer_byte_rate": 5000.0}}
     ]
     assert app.run(["quota", "remove", "producer_byte_rate", "consumer_byte_rate", "--client-id", "librdkafka", *place]) == 0
     assert app.run(["quota", "set", "producer_byte_rate=0", "--user", "default", *place]) == 2
@@ -252,7 +250,7 @@ def test_native_streams_wait_as_well(broker: BrokerProcess) -> None:
             await consumer.assign_topic(TOPIC)
             assert await anext(consumer)
 
-    assert _alter(broker, {"user": "ANONYMOUS"}, producer_byte_rate=RATE, consumer_byte_rate=1e9) == (0, "")
+    assert _alter(broker, {"user": "ANONYMOUS"}, producer_byte_rate=10 * RATE, consumer_byte_rate=1e9) == (0, "")
     before = _metric(broker, 'headgate_quota_waited_seconds_total{quota="producer_byte_rate"}')
     asyncio.run(write_and_read())
     assert _metric(broker, 'headgate_quota_waited_seconds_total{quota="producer_byte_rate"}') > before

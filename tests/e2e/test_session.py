@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.broker_process import ROOT
 
+TIMEOUT_S = 280
+"""A JVM starts; on a busy machine that alone takes a minute."""
 RUN = """
 import json
 import os
@@ -63,7 +65,7 @@ def test_java_and_python_talk_through_sockets_that_end_with_the_process(name: st
     try:
         environment = {**without_java(tmp_path), "TMPDIR": str(place)}
         done = subprocess.run(
-            [sys.executable, "-c", RUN], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False
+            [sys.executable, "-c", RUN], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)

@@ -38,7 +38,7 @@ from tests.support.transactors import (
     Transactor,
     committed,
 )
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 SEED = int(os.environ.get("HEADGATE_CLUSTER_SEED", time.time_ns() % 1_000_000))
 ROUNDS = int(os.environ.get("HEADGATE_TRANSACTION_ROUNDS", "3"))
@@ -121,6 +121,7 @@ def test_rounds(
             until(
                 lambda before=before: all(one.done > then for one, then in zip(transactors, before, strict=True)),
                 lambda: f"transactions go on: {[(one.name, one.done, one.restarts) for one in transactors]}",
+                2 * PATIENCE_S,
             )
             victim = draw.choice(brokers.all)
             source.write(RECORDS_PER_ROUND // 3)

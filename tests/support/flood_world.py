@@ -12,9 +12,10 @@ from pathlib import Path
 
 from headgate.assets.demo import flights
 from headgate.assets.demo.dagster_api import DagsterApi
-from headgate.assets.demo.play import choose_ports, environment, start_dagster
+from headgate.assets.demo.play import environment, start_dagster
 from headgate.assets.demo.processes import Processes
 from headgate.assets.resources import ClusterResource
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 FLOOD = "flights"
@@ -125,7 +126,7 @@ class FloodWorld:
 @contextmanager
 def flood_world(directory: Path) -> Iterator[FloodWorld]:
     """Start the world. All its processes end with it."""
-    ports = choose_ports()
+    ports = {name: free_port() for name in ("kafka", "grpc", "http", "dagster")}
     with Processes(directory, environment(directory, ports)) as processes:
         yield FloodWorld(directory, processes, ports)
 

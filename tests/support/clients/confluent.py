@@ -48,7 +48,7 @@ class Confluent:
                 "linger.ms": 20,
                 "message.max.bytes": REQUEST_BYTES,
                 "batch.size": BATCH_BYTES,
-                "message.timeout.ms": 30_000,
+                "message.timeout.ms": 60_000,
                 **QUICK_RECONNECT,
             }
         )
@@ -100,7 +100,7 @@ class Confluent:
         found: dict[int, list[Read]] = {partition: [] for partition in partitions}
         try:
             # An assignment made before the first metadata waits half a second for the next look.
-            consumer.list_topics(topic, timeout=30)
+            consumer.list_topics(topic, timeout=60)
             consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
             unfinished = set(partitions)
             deadline = Deadline("confluent consume")

@@ -23,7 +23,7 @@ from tests.support.npm import SOURCE, install
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON_CLIENTS = ("confluent", "aiokafka", "kafka_python")
 JAVA_MEMBER = Path(__file__).parent / "Member.java"
-WAIT_S = 60.0
+WAIT_S = 90.0
 """The longest wait for anything. It only ends a hang with a message."""
 
 
