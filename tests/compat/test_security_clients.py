@@ -345,7 +345,6 @@ def _roll(world: World, mechanism: str, names: tuple[str, ...], changes: int) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_every_client_logs_in_through_a_change_of_certificates(world: World, mechanism: str) -> None:
     missing = {name: why for name, (_, why) in CLIENTS.items() if why}

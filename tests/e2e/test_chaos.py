@@ -20,13 +20,11 @@ from tests.chaos.life import live
 Report = Callable[[str], None]
 
 
-@pytest.mark.timeout(300)
 def test_a_short_life(tmp_path: Path, report: Report) -> None:
     page = live(tmp_path / "life", ["clock", "memory"], random.Random(1), report, on_device=False)
     assert (page["verdict"], page["deleted"]) == ("right", 0), page["summary"]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.needs_mount
 def test_a_short_life_with_power_losses(tmp_path: Path, report: Report) -> None:
     page = live(tmp_path / "life", ["power", "full"], random.Random(1), report, on_device=True)
@@ -41,7 +39,6 @@ def test_floods_under_faults(tmp_path: Path, report: Report) -> None:
     assert (page["verdict"], page["deleted"]) == ("right", 0), page["summary"]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.needs_mount
 def test_a_power_loss_takes_what_was_acked_before_it_was_on_the_disk(tmp_path: Path, report: Report) -> None:
     settings = {"HEADGATE_WAL_FSYNC": "never"}

@@ -98,7 +98,6 @@ def run(
     return brokers
 
 
-@pytest.mark.timeout(300)
 def test_some_rounds_with_copies_in_memory(make_broker: BrokerFactory, s3_server: S3Server, report: Report, tmp_path: Path) -> None:
     """`ack=replicated`: records that the lost broker's WAL lacks come from its follower."""
     brokers = run(
@@ -115,7 +114,6 @@ def test_some_rounds_with_copies_in_memory(make_broker: BrokerFactory, s3_server
     assert any("copies_recovered" in broker.log_path.read_text() for broker in brokers.all), "nobody was asked for copies"
 
 
-@pytest.mark.timeout(300)
 def test_some_rounds_with_clocks_that_jump(make_broker: BrokerFactory, tmp_path: Path, report: Report) -> None:
     """Retention is an hour, and runs ten times a second: a broker that believes its clock would remove records that were just
     acked."""
@@ -133,7 +131,6 @@ def test_some_rounds_with_clocks_that_jump(make_broker: BrokerFactory, tmp_path:
     )
 
 
-@pytest.mark.timeout(300)
 def test_some_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: Report, tmp_path: Path) -> None:
     run(make_broker, report, ["kill", "peers", "store"], 3, label="S3", s3=s3_server, seconds=QUICK_S, history=tmp_path / "history")
 

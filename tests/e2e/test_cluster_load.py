@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support.cluster import Brokers, Clients
@@ -31,7 +29,6 @@ LITTLE = {
 }
 
 
-@pytest.mark.timeout(200)
 def test_a_hot_segment_is_split_and_a_quiet_one_merged(
     make_broker: BrokerFactory, tmp_path: Path, report: Callable[[str], None]
 ) -> None:

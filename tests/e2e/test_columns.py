@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 NOW_MS = 1_750_000_000_000
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def rows_of(spark: SparkSession, path: Path, **changed: Any) -> Rows:
     usual: dict[str, Any] = {

@@ -43,8 +43,6 @@ DAEMON = re.compile(r"pyspark\.daemon|tests\.support\.spark_daemon")
 TASK_BYTES = 16 << 10
 """Many small tasks, so that rows are exchanged, and a kill hits some that work."""
 
-pytestmark = pytest.mark.timeout(300)
-
 
 broker = broker_of_module()
 

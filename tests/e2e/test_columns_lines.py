@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 SCHEMA = "user string, payload string, at timestamp, ms long, n int, good boolean, day date"
 HEADER = "user,payload,at,ms,n,good,day"
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def csv_line(dice: random.Random) -> str:
     fields = [

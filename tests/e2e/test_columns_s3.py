@@ -37,7 +37,6 @@ from tests.support.s3_server import ENVIRONMENT, S3Server
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)
 
 SECRET = ENVIRONMENT["AWS_SECRET_ACCESS_KEY"]
 

@@ -47,9 +47,6 @@ NO_WORD = "no progress of the next day"
 SLOW_DAY = f"if(number div {ROWS} = 1, concat(value, java_method('java.lang.Thread', 'sleep', cast(600000 as bigint))), value)"
 """A value that takes ten minutes for each row of the second day."""
 
-# Each test may be the one that starts Spark; on a busy machine that alone takes a minute.
-pytestmark = pytest.mark.timeout(300)
-
 
 broker = broker_of_module()
 

@@ -24,8 +24,6 @@ from tests.support.waiting import until
 
 __all__ = ["broker", "source"]
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.mark.parametrize(
     ("phase", "number"),

@@ -60,8 +60,6 @@ FLOODS = """floods:
 """The fields behind `gate_ttl` are Dagster's alone: the command does without them."""
 ONE, NEVER = "{min: 1, max: 1}", "{min: 2, max: 2, wait: 1h}"
 
-pytestmark = pytest.mark.timeout(300)
-
 
 broker = broker_of_module()
 

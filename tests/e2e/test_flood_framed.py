@@ -39,8 +39,6 @@ from tests.support.signals import python
 ROWS = 2000
 T0 = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
-pytestmark = pytest.mark.timeout(300)
-
 
 broker = broker_of_module()
 

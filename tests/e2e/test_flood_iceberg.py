@@ -64,7 +64,7 @@ from tests.support.clients.all import CLIENTS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)
+
 DAY = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 SCHEMA = Schema(
     NestedField(1, "n", LongType()), NestedField(2, "user", StringType()), NestedField(3, "at", TimestamptzType()),

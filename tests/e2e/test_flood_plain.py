@@ -31,8 +31,6 @@ __all__ = ["broker"]
 ROWS = 180_000
 """With values of 200 bytes more than the driver's own thread does."""
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -39,8 +39,6 @@ LIVE_MS = 1_750_000_000_000
 UTC_US = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 
-pytestmark = pytest.mark.timeout(300)
-
 
 broker = broker_of_module()
 

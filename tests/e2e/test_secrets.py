@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ADMIN, LOADER = "planted-admin-4c1d", "planted-loader-7be2"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 async def _prepare(address: str) -> None:

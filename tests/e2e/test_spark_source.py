@@ -53,8 +53,6 @@ LIVE = [
     for number in range(40)
 ]
 
-pytestmark = pytest.mark.timeout(300)
-
 
 broker = broker_of_module()
 

@@ -109,7 +109,6 @@ def questions(broker: BrokerProcess) -> list[Question]:
     ]
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("leading", [False, True])
 def test_a_stopped_broker_does_not_answer_with_what_it_knew_before(
     make_broker: BrokerFactory, tmp_path: Path, leading: bool

@@ -14,8 +14,6 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
 from headgate.broker.runtime.errors import RetryError
 from tests.conftest import BrokerFactory
 from tests.e2e.test_fleet import Fleet, brokers_of
@@ -32,7 +30,6 @@ STOPS = 4
 GO_ON_S = 0.3
 
 
-@pytest.mark.timeout(180)
 def test_brokers_that_are_starved_together_do_not_replace_one_another(make_broker: BrokerFactory, tmp_path: Path) -> None:
     timeout_ms = str(round(TIMEOUT_S * 1000))
     brokers = Brokers(make_broker, tmp_path / "store", env={"HEADGATE_CLUSTER_MEMBER_TIMEOUT_MS": timeout_ms})

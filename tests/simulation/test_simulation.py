@@ -46,7 +46,6 @@ def test_many_long_seeds() -> None:
     assert status == 0, printed
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_limit_of_time(jobs: int) -> None:
     """The run starts no seed after that time: of more seeds than fit into the test's timeout, only the first ones run."""
