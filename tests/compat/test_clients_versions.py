@@ -94,7 +94,7 @@ def test_produce_and_fetch(world: World) -> None:
         value = b"produced with version %d" % version
         for acks in (1, -1):
             partition = {"index": 0, "records": batch([value])}
-            request = {"acks": acks, "timeout": 10_000, "topic_data": (named(world, version, 13, partition_data=(partition,)),)}
+            request = {"acks": acks, "timeout": 60_000, "topic_data": (named(world, version, 13, partition_data=(partition,)),)}
             (topic,) = world.call(oracle.PRODUCE, version, request).responses
             (answer,) = topic.partition_responses
             assert (answer.index, answer.error_code) == (0, 0), f"version=`{version}`"

@@ -37,11 +37,11 @@ SAMPLED = [name for name in POISON if name != "gzip-bomb"]
 @pytest.mark.parametrize("name", ["noise", "huge-count", "gzip-bomb"])
 def test_poison_after_good_batches_is_refused_where_all_is_checked(broker: Broker, name: str) -> None:
     topic = create_topic(broker.bootstrap, fresh("all"), 1, headgate_check_records="all")
-    with RawConnection(broker.host, broker.port, timeout_s=10) as connection:
+    with RawConnection(broker.host, broker.port, timeout_s=60) as connection:
 
         def produce(records: bytes) -> int:
             data = {"name": topic, "partition_data": ({"index": 0, "records": records},)}
-            answer = oracle.call(connection, oracle.PRODUCE, 9, {"acks": -1, "timeout": 10_000, "topic_data": (data,)})
+            answer = oracle.call(connection, oracle.PRODUCE, 9, {"acks": -1, "timeout": 60_000, "topic_data": (data,)})
             return int(answer.responses[0].partition_responses[0].error_code)
 
         for _ in range(40):
@@ -56,7 +56,7 @@ def test_librdkafka_tells_wrong_records_from_those_beside_them(broker: Broker, i
     """A producer that keeps wrong records apart would keep the whole batch, if the answer named none of them."""
     topic = create_topic(broker.bootstrap, fresh("compacted"), 1, cleanup_policy="compact")
     answers: list[int | None] = []
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 500, "enable.idempotence": idempotent})
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 60_000, "enable.idempotence": idempotent})
     for at in range(100):
         producer.produce(
             topic,

@@ -168,7 +168,7 @@ class BrokerProcess:
         """SIGKILL and wait; does nothing if the process is not running."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
-            self._process.wait(30)
+            self._process.wait(PATIENCE_S)
 
     def terminate(self, timeout_s: float = PATIENCE_S) -> int:
         """SIGTERM and wait for the end. Returns the exit code."""

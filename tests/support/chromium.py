@@ -84,10 +84,14 @@ class Page:
         self.until(f"text {text!r}", f"document.body.innerText.includes({json.dumps(text)})", patience_s)
 
     def click(self, text: str, within: str = "button, a, span, div") -> None:
-        """Click the element with exactly this text, by a real press at its position: menus react to nothing less."""
+        """Click the element with exactly this text, by a real press at its position: menus react to nothing less.
+
+        The page's scripts run by then.
+        """
         place = self.until(
             f"something to click that says {text!r}",
             f"""(() => {{
+                if (document.readyState !== "complete") return null;
                 const found = [...document.querySelectorAll({json.dumps(within)})]
                     .filter(one => one.innerText.trim() === {json.dumps(text)} && one.offsetParent !== null && !one.disabled);
                 if (!found.length) return null;
@@ -101,8 +105,9 @@ class Page:
             self.ask("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
 
     def write(self, selector: str, text: str) -> None:
-        """Replace the text of a field."""
-        self.until(f"a field {selector}", f"!!document.querySelector({json.dumps(selector)})")
+        """Replace the text of a field. The page's scripts run by then."""
+        found = f"document.readyState === 'complete' && !!document.querySelector({json.dumps(selector)})"
+        self.until(f"a field {selector}", found)
         self.run(f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.focus(); one.select(); }})()")
         self.ask("Input.insertText", text=text)
         for kind in ("keyDown", "keyUp"):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
@@ -32,14 +34,22 @@ def jars(name: str, artifacts: Sequence[str], only: Sequence[str] = ()) -> Path:
     Raises subprocess.CalledProcessError or TimeoutExpired when Maven does not get them, FileNotFoundError without Maven.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headgate-tests" / name
-    done = home / "complete"
-    if not done.exists():
-        home.mkdir(parents=True, exist_ok=True)
-        (home / "pom.xml").write_text(_pom(artifacts))
-        command = ["mvn", "-q", "-B", COPY, "-DincludeScope=runtime", f"-DoutputDirectory={home / 'jars'}"]
-        command += [f"-DincludeArtifactIds={','.join(only)}"] if only else []
-        subprocess.run(command, cwd=home, check=True, capture_output=True, timeout=TIMEOUT_S)
-        done.touch()
+    if not (home / "complete").exists():
+        # Fills a new directory and renames it at the end: two test runs may want the same jars at the same time.
+        fresh = home.with_name(f"{home.name}.{uuid.uuid4().hex}")
+        fresh.mkdir(parents=True)
+        try:
+            (fresh / "pom.xml").write_text(_pom(artifacts))
+            command = ["mvn", "-q", "-B", COPY, "-DincludeScope=runtime", f"-DoutputDirectory={fresh / 'jars'}"]
+            command += [f"-DincludeArtifactIds={','.join(only)}"] if only else []
+            subprocess.run(command, cwd=fresh, check=True, capture_output=True, timeout=TIMEOUT_S)
+            (fresh / "complete").touch()
+            if home.exists() and not (home / "complete").exists():  # left by a run of an older checkout
+                shutil.rmtree(home)
+            with suppress(OSError):  # the other run finished first
+                fresh.rename(home)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
     return home / "jars"
 
 

@@ -16,7 +16,7 @@ def ordinary(topic: str) -> dict[int, dict[str, Any]]:
     return {
         oracle.PRODUCE: {
             "acks": -1,
-            "timeout": 10_000,
+            "timeout": 60_000,
             "topic_data": ({"name": topic, "partition_data": ({"index": 0, "records": records},)},),
         },
         oracle.FETCH: {

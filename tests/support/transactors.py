@@ -80,7 +80,7 @@ class Transactor(ABC):
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(TIMEOUT_S)
+        self._thread.join(2 * TIMEOUT_S)  # its transaction may take one
         assert not self._thread.is_alive(), f"{self.name} hangs"
         assert not self.wrong, self.wrong
 
