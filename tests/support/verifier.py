@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -101,6 +102,15 @@ class Verifier:
                     f"not every partition acknowledges. waited_s=`{timeout_s}` silent=`{sorted(left)}`\n{self.tail()}"
                 )
                 self._changed.wait(0.2)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """It writes and asks nothing meanwhile, and makes up for no more than half a second of records afterwards."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def end(self, timeout_s: float = 2 * PATIENCE_S) -> tuple[int, dict[str, Any]]:
         """Stop writing and let it judge. Returns the exit code and the page."""
