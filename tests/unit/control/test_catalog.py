@@ -76,6 +76,7 @@ async def test_a_commit_goes_to_whoever_leads_by_then() -> None:
     await asyncio.sleep(0.01)
     assert not committing.done(), "nobody leads: it waits"
     catalog.use(first)
+    await until_async(lambda: first.numbers)
     await asyncio.sleep(0.01)
     assert not committing.done() and first.numbers == [1], "who was replaced is not asked again"
     catalog.use(second)
@@ -108,7 +109,7 @@ async def test_commits_that_wait_behind_each_other_give_up_together(monkeypatch:
     monkeypatch.setattr(module, "COMMIT_TIMEOUT_S", 0.02)
     catalog = RoutedCatalog(ME)
     waiting = [asyncio.create_task(catalog.commit(edit(str(number)))) for number in range(3)]
-    await asyncio.sleep(0.01)
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     monkeypatch.setattr(module, "COMMIT_TIMEOUT_S", 3600.0)  # for a catalog that has just begun to count
     await asyncio.wait(waiting, timeout=10)
     assert all(isinstance(task.exception(), RetryError) for task in waiting if task.done()) and all(task.done() for task in waiting)
@@ -252,9 +253,9 @@ async def test_a_writer_that_was_replaced_leaves_the_manifest_alone() -> None:
     writer = LocalCatalog(store, ME)
     await writer.load()
     await writer.commit(edit("before"))
-    store.held["put_if_absent"] = threading.Event()
+    store.held["put_if_absent"], calls = threading.Event(), store.calls
     late = asyncio.create_task(writer.commit(edit("late")))
-    await asyncio.sleep(0.01)
+    await until_async(lambda: store.calls > calls)
     writer.retire()
     store.held.pop("put_if_absent").set()
     with pytest.raises(DeposedError):

@@ -25,6 +25,7 @@ from headgate.broker.control.orders import Orders
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from tests.support.errors import raises
+from tests.support.waiting import until_async
 
 A, B = "a" * 32, "b" * 32
 
@@ -93,7 +94,7 @@ async def test_the_last_seal_opens_the_successors() -> None:
     leader = PaperLeader()
     decision, target = leader.merge()
     assert leader.book.busy() == {1, 2}
-    await asyncio.sleep(0.01)
+    await until_async(lambda: len(leader.asked) == 2)
     assert sorted(leader.asked) == [(A, [1]), (B, [2])], "each lead is asked for its own"
     held = {(leader.topic.id, number) for number in range(2, 6)}
     assert leader.commit(SealSegment(2, [7, 7])) == ([], held), "half-way nobody opens anything there"

@@ -252,6 +252,7 @@ async def test_a_follower_that_may_be_alive_is_waited_for(world: World, monkeypa
     assert waited > 0
     server.close()
     await server.wait_closed()
+    monkeypatch.setattr(replication, "ASK_S", 60.0)  # this one answers as soon as it can
     another = Follower(incarnation_id="e" * 32, host="127.0.0.1", grpc_port=world.brokers[2].port, stream=1)
     assert await surrenders.ask(lead, another) == [], "another run of the process: at once"
 

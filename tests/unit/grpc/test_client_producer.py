@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -123,9 +124,9 @@ async def test_send_waits_while_the_buffer_is_full(served: Served, monkeypatch: 
                 sent += 1
 
         sending = asyncio.create_task(send())
-        await until_async(lambda: held.callbacks)
+        await until_async(lambda: held.callbacks and sent >= 10)
         await asyncio.sleep(0.05)
-        assert 10 <= sent <= 13
+        assert sent <= 13
         while not sending.done():
             held.release()
             await asyncio.sleep(0.001)
@@ -383,7 +384,8 @@ async def test_records_fail_when_their_time_is_over(served: Served, monkeypatch:
 async def test_records_fail_when_nobody_answers(served: Served) -> None:
     await served.create("a", 1)
     async with Producer(served.address, delivery_timeout_ms=400) as producer:
-        await producer.send_and_wait("a", b"x")
+        with suppress(RetryError):  # a busy machine may ack later than that
+            await producer.send_and_wait("a", b"x")
         await served.stop()
         future = await producer.send("a", b"y")
         with pytest.raises(RetryError, match="not acked in time"):
