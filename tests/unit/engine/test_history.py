@@ -337,7 +337,8 @@ async def test_many_readers_of_a_small_cache(
     group_bytes = roomy.encoded_bytes // groups
     enough = make_reader(cache_bytes_max=group_bytes * 5)
     await read_in_turns(enough)
-    assert groups <= enough.misses <= groups + len(paths), "what was made ahead before it was known how many come may be lost"
+    # Made ahead in vain: before it was known how many readers come, and if the room was estimated too large.
+    assert groups <= enough.misses < 2 * groups, "few row groups are encoded twice"
     assert enough.cache.dropped_in_use == 0
     assert not [record for record in caplog.records if record.message == "history_cache_small"]
     too_small = make_reader(cache_bytes_max=group_bytes * 2)
