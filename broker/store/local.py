@@ -16,6 +16,7 @@ from headgate.broker.store.interface import Appender, Buffer, ObjectInfo, Ranges
 from headgate.broker.store.keys import check_key, check_listing, check_range, check_ranges, views
 from headgate.broker.store.local_append import Fsync, LocalAppender
 from headgate.broker.store.local_files import LocalFiles
+from headgate.broker.store.readable import descriptor_of
 
 THREADS = 4
 """Calls to the disk at a time. More calls would only wait at the disk."""
@@ -116,7 +117,8 @@ class LocalStore:
     async def open_file(self, key: str) -> int:
         """A descriptor of an object, for another process to read from. The caller closes it."""
         check_key(key)
-        return await self._run(lambda: self._files.open_file(key))
+        self._check_open()
+        return await descriptor_of(asyncio.get_running_loop().run_in_executor(self._pool, self._files.open_file, key))
 
     async def keep(self, key: str, source: str, *, copy: bool) -> bool:
         check_key(key)

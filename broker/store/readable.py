@@ -9,6 +9,7 @@ import stat
 from contextlib import ExitStack
 
 from headgate.broker.runtime.errors import FatalError, Reason
+from headgate.broker.runtime.tasks import outlast
 from headgate.broker.store.keys import check_key, check_range, not_found
 from headgate.broker.store.os_errors import raise_store_error
 
@@ -36,7 +37,7 @@ class ReadableDirectory:
     async def open_file(self, key: str) -> int:
         """A descriptor of an object, for another process to read from. The caller closes it."""
         check_key(key)
-        return await asyncio.get_running_loop().run_in_executor(None, self._open, key)
+        return await descriptor_of(asyncio.get_running_loop().run_in_executor(None, self._open, key))
 
     async def close(self) -> None:
         """Do nothing: no descriptor is held open."""
@@ -71,6 +72,20 @@ class ReadableDirectory:
             if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) or error.errno == errno.ELOOP:
                 raise not_found(key) from error
             raise_store_error(error, "reading", key)
+
+
+async def descriptor_of(opening: asyncio.Future[int]) -> int:
+    """The descriptor that a thread opens. It is closed if the caller is cancelled meanwhile."""
+    try:
+        return await outlast(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close)
+        raise
+
+
+def _close(opening: asyncio.Future[int]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        os.close(opening.result())
 
 
 def _keep(opened: ExitStack, descriptor: int) -> int:

@@ -117,7 +117,8 @@ class Sweeper:
         self._folds = 0
         self._left: set[tuple[str, int]] = set()
         """Chunks that a fold could not read, together with the others of that fold: (incarnation, number)."""
-        self._folding = asyncio.Lock()
+        self._turn = asyncio.Lock()
+        """Held by a sweep or a fold: two of them at once would remove the same chunks."""
         self._step = asyncio.Lock()
         """Held by a step that `close` does not cancel: a part of it alone would leave objects that no later sweep finds."""
         self._task: asyncio.Task[None] | None = None
@@ -203,6 +204,10 @@ class Sweeper:
 
     async def run_once(self) -> None:
         """Move log starts, forget expired producers, and delete unneeded chunks and incarnations."""
+        async with self._turn:
+            await self._sweep()
+
+    async def _sweep(self) -> None:
         lifecycle = self._lifecycle
         lifecycle.clock.check()
         await self._list_expired()
@@ -260,7 +265,7 @@ class Sweeper:
 
     async def fold(self) -> None:
         """Fold chunks until there are not enough to fold."""
-        async with self._folding:
+        async with self._turn:
             await self._fold()
 
     async def _fold(self) -> None:

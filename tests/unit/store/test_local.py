@@ -31,6 +31,7 @@ from headgate.broker.store.os_errors import store_error
 from headgate.broker.store.readable import ReadableDirectory
 from headgate.broker.store.wrappers import MeteredStore
 from tests.support.errors import raises
+from tests.support.waiting import begun, until, until_async
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -518,6 +519,10 @@ async def test_a_killed_writer_leaves_whole_objects_only(tmp_path: Path) -> None
         await store.close()
 
 
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
 async def test_a_descriptor_for_another_process(store: LocalStore) -> None:
     await store.put("a/b", b"0123456789")
     metered = MeteredStore(store, ManualClock(0))
@@ -531,14 +536,21 @@ async def test_a_descriptor_for_another_process(store: LocalStore) -> None:
         assert not os.get_inheritable(descriptor)
         os.close(descriptor)
     gc.collect()  # files of other tests may be removed at any moment
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     for files in (store, foreign, metered):
         for key in ("a", "a/c", "a/b/c"):
             with raises(InvalidError, Reason.NOT_FOUND):
                 await files.open_file(key)
         with pytest.raises(InvalidError):
             await files.open_file("a/../b")
-    assert len(os.listdir("/proc/self/fd")) <= before, "no descriptor is left behind"
+    assert open_files() <= before, "no descriptor is left behind"
+    for files in (store, foreign):
+        earlier = open_files()
+        opening = await begun(files.open_file("a/b"))
+        until(lambda earlier=earlier: open_files() > earlier)  # a thread has opened it, and the loop does not know yet
+        opening.cancel()
+        await asyncio.wait((opening,))
+        await until_async(lambda earlier=earlier: open_files() <= earlier)
     counted = metered.counts["open_file"]
     assert (counted.calls, counted.errors) == (5, 0), "what is not there is an answer"
     assert await MeteredStore(MemoryStore(MemoryObjects(ManualClock(0))), ManualClock(0)).open_file("a/b") is None
