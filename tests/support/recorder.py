@@ -40,7 +40,7 @@ class Recorder:
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
     def of(self, *api_keys: int) -> list[bytes]:
