@@ -1,7 +1,9 @@
 """One broker as a child process of ``headgate up``, and the addresses of such children.
 
-Each broker is in a session of its own, so that Ctrl-C reaches only the supervisor. It holds the read end of a pipe, and
-the supervisor holds the other end: if the supervisor is killed, the pipe closes and the brokers end by themselves, in order.
+Each broker is in a process group of its own, so that Ctrl-C reaches only the supervisor. All stay in its session: when the kernel
+shares time by session (sched(7), autogroup), the niceness of a lane and of processes for history counts inside one session only. A
+broker holds the read end of a pipe, and the supervisor holds the other end: if the supervisor is killed, the pipe closes and the
+brokers end by themselves, in order.
 """
 
 from __future__ import annotations
@@ -212,7 +214,7 @@ class Child:
         environment[KAFKA_SOCKETS] = str(kafka.fileno())
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "headgate.broker.cli.main", "broker", *settings.arguments(),
-            stdin=PIPE, stdout=PIPE, stderr=PIPE, env=found_by(environment), start_new_session=True, limit=LINE_BYTES_MAX,
+            stdin=PIPE, stdout=PIPE, stderr=PIPE, env=found_by(environment), process_group=0, limit=LINE_BYTES_MAX,
             pass_fds=[kafka.fileno()],
         )  # fmt: skip
         return cls(process)

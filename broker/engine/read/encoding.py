@@ -53,6 +53,8 @@ NICENESS = 10
 """Nice value of an encoder process that does not give way: it gets a tenth of a CPU beside a process that uses all of it."""
 STARVED_S = 1.0
 """Seconds after which a broker looks whether a process that gives way starves. Most of its work takes less than a tenth of that."""
+BEGIN_S = 2.0
+"""Longest wait for a process that begins, in seconds. If it takes longer, another one begins beside it."""
 HURRIED_S = 60.0
 """Seconds after such a case in which no process gives way."""
 SILENCE_S = 300
@@ -197,10 +199,11 @@ def _read(descriptor: int, position: int, size: int) -> memoryview:
 
 
 class Encoders:
-    """Encoder processes, one for each thread that is in `encode`. All methods may be called from any thread; `encode` blocks."""
+    """Encoder processes, at most one for each thread that is in `encode`. Any thread may call all methods; `encode` blocks."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        """Its waiters wait for a process that has begun."""
         self._hurried_until_s = -HURRIED_S
         self._idle: list[_EncoderProcess] = []
         self._busy: set[_EncoderProcess] = set()
@@ -250,6 +253,8 @@ class Encoders:
     def _take(self) -> _EncoderProcess:
         children.collect()
         with self._lock:
+            # A beginning takes most of a second of a core: one at a time, and none for what the one that begins does soon.
+            self._lock.wait_for(self._is_at_rest, BEGIN_S)
             if self._closed:
                 raise ClosedError(Reason.CLOSED, "the encoders were closed")
             gives_way = time.monotonic() >= self._hurried_until_s
@@ -261,9 +266,14 @@ class Encoders:
             self._busy.add(process)
             return process
 
+    def _is_at_rest(self) -> bool:
+        """True if a process is idle, or none begins."""
+        return self._closed or bool(self._idle) or all(process.has_answered for process in self._busy)
+
     def _give_back(self, process: _EncoderProcess, answered: bool) -> None:
         with self._lock:
             self._busy.remove(process)
+            self._lock.notify_all()
             if answered and not self._closed:
                 self._idle.append(process)
                 return
@@ -280,6 +290,7 @@ class Encoders:
         """End all processes. Running work fails."""
         with self._lock:
             self._closed = True
+            self._lock.notify_all()
             for process in self._busy:
                 process.interrupt()
         self.rest()
@@ -314,6 +325,7 @@ class _EncoderProcess:
         self._socket = ours
         self._memory = Reader()
         self.gives_way = gives_way
+        self.has_answered = False
         self._interrupted = False
         self._patience_s = children.KILLED_S
         self.pid = self._process.pid
@@ -342,6 +354,7 @@ class _EncoderProcess:
             if not head:
                 raise ConnectionResetError("the other end was closed")
             well, size = _ANSWER.unpack(head)
+            self.has_answered = True
             answer = receive(self._socket, size)
             if not well:
                 raise InvalidError(Reason.CORRUPT_MESSAGE, str(answer, "utf-8"))
@@ -451,12 +464,13 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     without_pandas()
-    # Import first: a reader waits for the first process, possibly while another process uses all of the CPU.
+    # Its imports take most of a second of a core, at the same time on each broker when a gate opens: they give way as well. A
+    # process that replaces one that starved imports first, for its reader has waited already.
+    if sys.argv[2] == GIVES_WAY:
+        give_way()
     for name in ("headgate.broker.log.column_encoder", "headgate.broker.log.adopted"):
         import_module(name)
     os.nice(NICENESS)
-    if sys.argv[2] == GIVES_WAY:
-        give_way()
     serve(socket.socket(fileno=int(sys.argv[1])))
 
 
