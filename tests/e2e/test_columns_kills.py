@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 PARTITIONS = 3
 TIMEOUT_S = 280
-DAEMON = re.compile(r"pyspark\.daemon|tests\.support\.spark_daemon")
+DAEMON = re.compile(r"\0-m\0(pyspark\.daemon|tests\.support\.spark_daemon)\0")
+"""In the command line of a daemon and its workers. The JVM's names the daemon's module, too, among its settings."""
 TASK_BYTES = 16 << 10
 """Many small tasks, so that rows are exchanged, and a kill hits some that work."""
 
