@@ -247,7 +247,9 @@ class Demo:
 
         wait_for("the gates", ready, RUN_S, self._processes.check)
         self._say("gates are open; a consumer begins at the earliest offset, and waits there")
-        process = self._processes.start("earliest", "headgate.assets.demo.reader", self.bootstrap, TOPIC, "earliest", talk=True)
+        process = self._processes.start(
+            "earliest", "headgate.assets.demo.reader", self.bootstrap, TOPIC, "earliest", talk=True, gives_way=True
+        )
         _expect(process, "ready", self._processes)
         self._give_way("earliest")
         return process
@@ -302,7 +304,15 @@ class Demo:
         rows = sum(certificate["added_rows"] for certificate in self._certificates())
         self._say(f"the history is read again and again, beside live flights: {self.options.quiet_s:g} s")
         process: Any = self._processes.start(
-            "again", "headgate.assets.demo.reader", self.bootstrap, TOPIC, "again", str(rows), str(self.options.quiet_s), talk=True
+            "again",
+            "headgate.assets.demo.reader",
+            self.bootstrap,
+            TOPIC,
+            "again",
+            str(rows),
+            str(self.options.quiet_s),
+            talk=True,
+            gives_way=True,
         )
         self._give_way("again")
         _expect(process, "ready", self._processes)
@@ -429,7 +439,7 @@ def environment(directory: Path, ports: dict[str, int]) -> dict[str, str]:
 def start_dagster(processes: Processes, directory: Path, ports: Mapping[str, int]) -> None:
     """Start what `headgate ui` runs, as the process `dagster`."""
     planned = ui.plan(["--port", str(ports["dagster"])], environment(directory, dict(ports)), directory)
-    processes.launch("dagster", planned.command[1:])
+    processes.launch("dagster", planned.command[1:], gives_way=True)
 
 
 def choose_ports() -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The processes of the demo: brokers, Dagster, producer, consumers. Each runs in a session of its own, and all end with the
+"""The processes of the demo: brokers, Dagster, producer, consumers. Each runs in a process group of its own, and all end with the
 demo."""
 
 from __future__ import annotations
@@ -69,15 +69,16 @@ class Processes:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def start(self, name: str, module: str, *arguments: str, talk: bool = False) -> subprocess.Popen[str]:
+    def start(self, name: str, module: str, *arguments: str, talk: bool = False, gives_way: bool = False) -> subprocess.Popen[str]:
         """Start a Python module.
 
         Args:
             talk: its standard input and output are pipes; otherwise its output is in its file.
+            gives_way: `give_way` may follow.
         """
-        return self.launch(name, ("-m", module, *arguments), talk=talk)
+        return self.launch(name, ("-m", module, *arguments), talk=talk, gives_way=gives_way)
 
-    def launch(self, name: str, arguments: Sequence[str], *, talk: bool = False) -> subprocess.Popen[str]:
+    def launch(self, name: str, arguments: Sequence[str], *, talk: bool = False, gives_way: bool = False) -> subprocess.Popen[str]:
         """Start Python with these arguments. The rest is as for `start`."""
         log = self.log(name).open("w")
         process = subprocess.Popen(
@@ -88,21 +89,22 @@ class Processes:
             env=self._environment,
             cwd=self._directory,
             text=True,
-            start_new_session=True,
+            # Where the kernel shares time by session (sched(7), autogroup), a session with many busy threads may keep another one
+            # off the processors for a second. So only those that give way have sessions of their own.
+            **({"start_new_session": True} if gives_way else {"process_group": 0}),
         )
         self.running.append((name, process, log))
         return process
 
     def give_way(self, name: str, nice: int) -> None:
-        """Lower the priority of a process and of its present and future children. On Linux."""
+        """Lower the priority of a process that was started to give way, and of its present and future children. On Linux."""
         leader = next(process.pid for known, process, _ in self.running if known == name)
         for thread in Path("/proc").glob("[0-9]*/task/[0-9]*"):
             with contextlib.suppress(OSError):
                 if os.getsid(int(thread.name)) == leader:
                     os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
         with contextlib.suppress(OSError):
-            # When the kernel shares time by session (sched(7), autogroup), niceness counts inside one session only; a session has
-            # its own.
+            # Niceness counts inside one session only; a session has its own.
             Path(f"/proc/{leader}/autogroup").write_text(str(nice))
 
     def log(self, name: str) -> Path:
@@ -134,7 +136,7 @@ class Processes:
             process.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(wait_s)
-        _kill_session(process.pid)
+        _kill_group(process.pid)
         for pipe in (process.stdin, process.stdout, log):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -177,7 +179,7 @@ def _idle_and_all() -> tuple[int, int] | None:
     return ticks[3] + ticks[4], sum(ticks)
 
 
-def _kill_session(leader: int) -> None:
-    """End the processes that are left in a process's session (a Spark whose driver was killed, code servers)."""
+def _kill_group(leader: int) -> None:
+    """End the processes that are left in a process's group (a Spark whose driver was killed, code servers)."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)

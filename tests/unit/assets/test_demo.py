@@ -120,9 +120,12 @@ def test_a_signal_during_the_end_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_process_gives_way_with_all_that_it_starts(tmp_path: Path) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     with Processes(tmp_path, {}) as processes:
-        process = processes.start("some", "http.server", "--bind", "127.0.0.1", str(free_port()))
+        arguments = ("http.server", "--bind", "127.0.0.1", str(free_port()))
+        process, other = processes.start("some", *arguments, gives_way=True), processes.start("other", "http.server", "0")
+        assert os.getsid(other.pid) == os.getsid(0)
         processes.give_way("some", own + 5)
         assert os.getpriority(os.PRIO_PROCESS, process.pid) == own + 5
+        assert os.getpriority(os.PRIO_PROCESS, other.pid) == own
         group = Path(f"/proc/{process.pid}/autogroup")
         assert not group.exists() or group.read_text().endswith(f" nice {own + 5}\n")
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
