@@ -25,6 +25,7 @@ from headgate.broker.engine.base.topic_tables import Tables
 from headgate.broker.engine.broker_configs import BrokerConfigs
 from headgate.broker.engine.identity import identify
 from headgate.broker.engine.partition.leads import Leads
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.read.disk_cache import DiskCache
 from headgate.broker.engine.read.encoding import Encoders
 from headgate.broker.engine.read.history import HistoryReader
@@ -112,7 +113,7 @@ class Engine:
         self.writes = WritePath(self._lifecycle, self.replicator)
         # The records of a topic before it gets `ack=replicated` have no copies, so a new replication stream begins.
         self.leads = Leads(
-            self._lifecycle, self.tail_memory, copies_wanted=self.replicator.end, windows_opened=self.writes.windows_opened
+            self._lifecycle, self.tail_memory, copies_wanted=self.replicator.end, windows_opened=self._windows_opened
         )
         self.logs = self.leads.logs
         """A slot for each partition of each topic, by topic name. The slot of a partition that this broker does not lead is
@@ -333,6 +334,11 @@ class Engine:
         self.running.handover.stop()
         mine = self.manifest.incarnations.get(self.incarnation_id)  # None: other brokers have already cleaned up after this one
         logger.info("engine_closed", incarnation=self.incarnation_id, sealed=mine is None or mine.sealed)
+
+    def _windows_opened(self, logs: Sequence[PartitionLog]) -> None:
+        self.writes.windows_opened(logs)
+        if any(log.windows.first_waiting() for log in logs):
+            self.history.warm(reads=False)
 
     def _failed(self, error: HeadgateError) -> None:
         self.proof.end()

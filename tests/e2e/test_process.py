@@ -323,6 +323,21 @@ def test_a_supervised_broker_ends_with_its_standard_input(spawn: Spawn, tmp_path
     assert running.wait() == 0
 
 
+def test_arrow_is_there_when_a_gate_is_open_and_not_before(spawn: Spawn, tmp_path: Path) -> None:
+    """Its import delays acks, and more so beside the processes that begin when files and readers come."""
+    running = spawn("broker", "--store", str(tmp_path / "store"))
+    running.wait_for(" serves ")
+    environment = os.environ | {"HEADGATE_CLUSTER": f"{HOST}:{running.ports[1]}"}
+
+    def has_arrow() -> bool:
+        return "libarrow" in Path(f"/proc/{running.process.pid}/maps").read_text(encoding="utf-8")
+
+    assert commands.run(["topic", "create", "t", "--partitions", "1"], environment).returncode == 0
+    assert not has_arrow()
+    assert commands.run(["gate", "open", "t", "first", "--each", "500"], environment).returncode == 0
+    until(has_arrow)
+
+
 def test_health_and_metrics(make_broker: BrokerFactory) -> None:
     broker = make_broker()
     broker.start()

@@ -339,10 +339,17 @@ class HistoryReader:
         if self.disk is not None and not self._closed:
             self.disk.put(key, encoded, self._now_s())
 
-    def warm(self) -> None:
-        """History will be read soon: import pyarrow, here and in a new process at the same time."""
-        if self._encoders is not None and not self._closed:
-            self._small_work.submit(first_read)
+    def warm(self, *, reads: bool = True) -> None:
+        """History will be read: import pyarrow. Acks wait for that some milliseconds at a time, and far longer beside lanes and
+        encoders that begin.
+
+        Args:
+            reads: soon, so a new process imports it at the same time.
+        """
+        if self._encoders is None or self._closed:
+            return
+        self._small_work.submit(first_read)
+        if reads:
             self._encode_work.submit(self._encoders.warm)
             self._rest_later()
 
