@@ -192,6 +192,9 @@ class Writing:
     def end(self) -> None:
         self._over.set()
         self._thread.join()
+        # The producer would live as long as its records, which know this object, and print lines until they time out.
+        self._producer.purge()
+        self._producer.flush(PATIENCE_S)
 
 
 def test_backup(desk: Desk) -> None:
